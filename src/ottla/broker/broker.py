@@ -124,7 +124,7 @@ class Broker:
                 session_timeout_ms=config.broker_session_timeout_ms,
                 clock=clock,
             )
-        metadata = MetadataFollower(store, settings, clock=clock)
+        metadata = MetadataFollower(store, settings, config=config, clock=clock)
         await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
         self._metadata = metadata
         self._peers = peers = BrokerPeers(config.node_id, config.inter_broker_listener_name, rng=self._random)

@@ -46,6 +46,10 @@ class Rules(Protocol):
 
     def allows_unclean_election(self, image: ClusterImage, topic: TopicImage) -> bool: ...
 
+    def min_insync_replicas(self, image: ClusterImage, topic: TopicImage) -> int: ...
+
+    def internal_replication_factors(self, image: ClusterImage) -> Mapping[str, int]: ...
+
 
 class NewTopic(NamedTuple):
     """A topic to create. -1 means the broker's default."""
@@ -291,7 +295,13 @@ def create_partitions(
             continue
         budget -= len(added)
         replicas = [partition.replicas for partition in topic.partitions] + added
-        changes.append(Put(records.topic_key(topic.name), records.write_topic(topic.topic_id, replicas)))
+        value = records.write_topic(
+            topic.topic_id,
+            replicas,
+            {partition.index: partition.adding for partition in topic.partitions},
+            {partition.index: partition.removing for partition in topic.partitions},
+        )
+        changes.append(Put(records.topic_key(topic.name), value))
         changes += _first_states(topic.name, len(topic.partitions), added)
         results.append(TopicResult(topic.name, topic_id=topic.topic_id, partitions=len(replicas)))
     return Decision(results, () if validate_only else changes)

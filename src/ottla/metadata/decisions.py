@@ -18,11 +18,21 @@ class Remove(NamedTuple):
     key: str
 
 
+class Unchanged(NamedTuple):
+    """A key that the decision is based on, but does not change."""
+
+    key: str
+    created: int = -1
+    """The revision at which it was created; -1 for any. A key that was removed and created again is another key."""
+
+
 class Decision(NamedTuple, Generic[R]):
     """What to commit, and the reply to send once it is committed.
 
-    The commit succeeds only if the affected keys are unchanged since the image that the decision is based on.
+    The commit succeeds only if the affected keys, and those in `requires`, are unchanged since the image that the
+    decision is based on.
     """
 
     reply: R
     changes: Sequence[Put | Remove] = ()
+    requires: Sequence[Unchanged] = ()

@@ -7,17 +7,21 @@ ephemeral key, elects new partition leaders when brokers join or leave.
 
 import asyncio
 import logging
-import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.metadata import elections, records
+from ottla.metadata.cluster_changes import MAX_ATTEMPTS, ClusterChanges, Decide, R, cannot_commit, new_topic_id, not_now
+from ottla.metadata.config import ControllerConfig
 from ottla.metadata.decisions import Decision, Put
+from ottla.metadata.duties import ControllerDuties
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
+from ottla.metadata.registration import Joining, mark_leaving, register
 from ottla.metadata.store import (
     Change,
+    Check,
     Conflict,
     Create,
     Delete,
@@ -27,47 +31,48 @@ from ottla.metadata.store import (
     Set,
     StoreUnavailable,
 )
-from ottla.types import ZERO_UUID, uuid4_from, uuid_to_text
+from ottla.types import uuid_to_text
 
 if TYPE_CHECKING:
-    from ottla.metadata.config_changes import ResourceChange, ResourceResult
-    from ottla.metadata.controller import MorePartitions, NewTopic, Rules, TopicReference, TopicResult
-    from ottla.metadata.features import FeatureUpdate
+    from ottla.metadata.controller import Rules
+    from ottla.metadata.isr_changes import IsrChange
+    from ottla.metadata.isr_proposals import IsrProposals
 
 log = logging.getLogger("ottla.metadata")
 
-R = TypeVar("R")
-Decide = Callable[[ClusterImage], Decision[R]]
 Subscriber = Callable[[ClusterImage], "Awaitable[None] | None"]
 
-MAX_ATTEMPTS = 50
-"""How often a change is retried because other brokers changed the same keys."""
+ATTEMPTS_AT_ONCE = 3
+"""How often a change is tried again without a pause in between."""
+LEAVE_TIMEOUT_MS = 2_000
+"""How long a stopping broker tries to hand over its leadership."""
 RECONNECT_SECONDS = 1.0
-CREATING_MAX = 1000
-"""Topics that are created in the background at the same time. A metadata request can name any number of them."""
-CREATED_AT_ONCE = 10
-"""Of these, so that other requests are served in between."""
 
 
-class MetadataFollower:
+class MetadataFollower(ClusterChanges):
     """One broker's view of the cluster, and the calls to change it."""
 
-    def __init__(self, store: MetadataStore, rules: "Rules", *, clock: Clock = system_clock) -> None:
-        self._store = store
-        self._rules = rules
+    def __init__(
+        self,
+        store: MetadataStore,
+        rules: "Rules",
+        *,
+        config: ControllerConfig | None = None,
+        clock: Clock = system_clock,
+    ) -> None:
+        super().__init__(store, rules)
+        self._config = config or ControllerConfig()
         self._clock = clock
-        self._registration: BrokerRegistration | None = None
+        self._joining: Joining | None = None
         self._published = NO_IMAGE
-        self._image = NO_IMAGE
-        """The basis of decisions; differs from the published image only while joining."""
         self._versions: dict[str, int] = {}
-        self._producer_ids = range(0)
         self._subscribers: list[Subscriber] = []
         self._unfinished: dict[Subscriber, asyncio.Future[None]] = {}
-        self._creating: dict[str, asyncio.Task[list[TopicResult]]] = {}
-        self._lock = asyncio.Lock()
         self._duties_due = asyncio.Event()
         self._duties: asyncio.Task[None] | None = None
+        self._controller: ControllerDuties | None = None
+        self._proposals: IsrProposals | None = None
+        self._is_leaving = False
         self._stop_watching: Callable[[], None] = lambda: None
         self._publishing = False
 
@@ -78,7 +83,20 @@ class MetadataFollower:
 
     @property
     def broker_id(self) -> int:
-        return -1 if self._registration is None else self._registration.broker_id
+        return -1 if self._joining is None else self._joining.broker.broker_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this broker's last registration; -1 before the first."""
+        return -1 if self._joining is None else self._joining.broker.epoch
+
+    @property
+    def is_session_confirmed(self) -> bool:
+        """Whether nobody can have declared this broker dead yet, by this broker's own clock.
+
+        While it is False, others may lead its partitions: it must not acknowledge what needs the in-sync set.
+        """
+        return self._store.is_confirmed
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls `subscriber` with every new image, in order, starting with the current one.
@@ -92,9 +110,29 @@ class MetadataFollower:
 
     # Joining and leaving the cluster
 
-    async def start(self, registration: BrokerRegistration) -> None:
-        """Registers this broker. The first image is published before this returns."""
-        self._registration = registration
+    async def start(
+        self,
+        registration: BrokerRegistration,
+        *,
+        previous_epoch: int | None = None,
+        cluster_id: str | None = None,
+        has_new_directory: bool = False,
+    ) -> None:
+        """Registers this broker. The first image is published before this returns.
+
+        `previous_epoch` proves that the logs have everything: it is the broker epoch of a clean shutdown. `cluster_id`
+        is the cluster that the data directory belongs to, if it is not new.
+        """
+        self._joining = Joining(registration, previous_epoch, cluster_id, has_new_directory)
+        loop = asyncio.get_running_loop()
+        self._controller = ControllerDuties(
+            registration.broker_id,
+            self._rules,
+            self._config,
+            submit=lambda decide: self._decide_and_commit(decide, self._store.commit_repeatable),
+            clock=self._clock,
+            now=loop.time,
+        )
         self._store.on_expired = self._duties_due.set
         self._stop_watching = self._store.watch("/", self._on_changes)
         try:
@@ -103,30 +141,54 @@ class MetadataFollower:
             self._stop_watching()
             await self._store.close()
             raise
-        self._duties = asyncio.get_running_loop().create_task(self._do_duties())
+        self._duties = loop.create_task(self._do_duties())
 
-    async def stop(self) -> None:
-        """Transfers leadership to other in-sync replicas, where there are any, and leaves the cluster."""
+    async def leave(self, timeout_ms: int) -> None:
+        """Gives leadership to other in-sync replicas and leaves the in-sync sets; this broker goes on serving.
+
+        Where no other replica is in sync, it stays leader until it stops. If the store does not answer in time, the
+        others notice when this broker stops.
+        """
+        if self._is_leaving or self._joining is None or not self._store.session_id:
+            return
+        self._is_leaving = True
+        broker_id = self.broker_id
+        if self._image.brokers.keys() <= {broker_id}:
+            return
+        moved = 0
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._submit(lambda image: mark_leaving(image, broker_id, self._clock()), repeatable=True)
+                while changed := await self._submit(
+                    lambda image: elections.hand_over(image, self._rules, broker_id), repeatable=True
+                ):
+                    moved += changed
+        except (KafkaError, TimeoutError) as error:
+            log.warning("broker %d: cannot transfer leadership: %s", broker_id, error or "the store does not answer")
+        log.info("broker %d is leaving: %d partitions handed over", broker_id, moved)
+
+    def freeze(self) -> None:
+        """Elects nobody from now on. Brokers that are stopped together must not elect around each other."""
         if self._duties is not None:
             self._duties.cancel()
+
+    async def stop(self, *, hand_over: bool = True) -> None:
+        """Transfers leadership to other in-sync replicas, where there are any, and leaves the cluster."""
+        self.freeze()
+        if self._duties is not None:
             await asyncio.gather(self._duties, return_exceptions=True)
             self._duties = None
         await asyncio.gather(*set(self._creating.values()), return_exceptions=True)
-        try:
-            await self._submit(
-                lambda image: elections.elect_leaders(
-                    image, self._rules.allows_unclean_election, leaving=(self.broker_id,)
-                ),
-                repeatable=True,
-            )
-        except KafkaError as error:
-            log.warning("broker %d: cannot transfer leadership: %s", self.broker_id, error)
+        if hand_over:
+            await self.leave(LEAVE_TIMEOUT_MS)
+        if self._proposals is not None:
+            await self._proposals.stop()
         self._stop_watching()
         await self._store.close()
 
     async def _join(self) -> None:
-        registration = self._registration
-        assert registration is not None
+        joining = self._joining
+        assert joining is not None
         self._publishing = False
         self._image, self._versions = NO_IMAGE, {}
         await self._store.start()
@@ -143,26 +205,36 @@ class MetadataFollower:
             self._publishing = True
             try:
                 await self._submit(
-                    lambda image: elections.register(image, registration, new_cluster_id, self._clock()),
+                    lambda image: register(
+                        image, joining, self._rules, new_cluster_id, self._clock(), awaited=self._awaited(image)
+                    ),
                     repeatable=True,
                 )
                 break
             except KafkaError as error:
                 self._publishing = False
-                if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                if error.code not in _JOIN_HINTS:
                     raise
-                if loop_time() >= waited_until:
-                    raise OttlaError(error.detail, "Give each broker its own node.id.") from None
+                if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION or loop_time() >= waited_until:
+                    raise OttlaError(error.detail, _JOIN_HINTS[error.code]) from None
             await asyncio.sleep(RECONNECT_SECONDS)
             await self._store.sync()
+        image = self._image
         log.info(
             "broker %d registered (cluster %s, controller %d, %d topics)",
-            registration.broker_id,
-            self._image.cluster_id,
-            self._image.controller_id,
-            len(self._image.topics),
+            self.broker_id,
+            image.cluster_id,
+            image.controller_id,
+            len(image.topics),
         )
+        # If the session expires, this process still has everything: that is as good as a clean shutdown.
+        own = image.brokers.get(self.broker_id)
+        if own is not None:
+            self._joining = Joining(own, own.epoch, image.cluster_id)
         self._duties_due.set()
+
+    def _awaited(self, image: ClusterImage) -> Collection[int]:
+        return () if self._controller is None else self._controller.awaited(image)
 
     # Following
 
@@ -187,7 +259,7 @@ class MetadataFollower:
         if not self._publishing or image is before:
             return
         self._published = image
-        if image.controller_id == -1 or image.brokers != before.brokers:
+        if self._controller is not None and self._controller.note(before, image):
             self._duties_due.set()
         if image.controller_id != before.controller_id:
             log.info("controller is now broker %d", image.controller_id)
@@ -212,25 +284,22 @@ class MetadataFollower:
                 del self._unfinished[subscriber]
 
     async def _do_duties(self) -> None:
-        """Runs when a broker joins or leaves, or the session expires; sleeps otherwise."""
+        """Runs when a broker joins or leaves, the session expires or a duty is due; sleeps otherwise."""
+        assert self._controller is not None
+        wait_seconds: float | None = None
         while True:
-            await self._duties_due.wait()
+            try:
+                async with asyncio.timeout(wait_seconds):
+                    await self._duties_due.wait()
+            except TimeoutError:
+                pass
             self._duties_due.clear()
             try:
                 if not self._store.session_id:
                     await self._join()
-                await self._submit(
-                    lambda image: elections.become_controller(image, self.broker_id, self._clock()), repeatable=True
-                )
-                if self._image.controller_id == self.broker_id:
-                    changed = await self._submit(
-                        lambda image: elections.elect_leaders(image, self._rules.allows_unclean_election),
-                        repeatable=True,
-                    )
-                    if changed:
-                        log.info(
-                            "controller %d: %d partitions have new leaders or in-sync sets", self.broker_id, changed
-                        )
+                if not self._is_leaving:
+                    await self._controller.perform(self._image)
+                    wait_seconds = await self._controller.next_duty(self._image)
             except Exception:
                 log.exception("broker %d: cannot update cluster metadata, will be retried", self.broker_id)
                 await asyncio.sleep(RECONNECT_SECONDS)
@@ -249,7 +318,7 @@ class MetadataFollower:
 
     async def _decide_and_commit(self, decide: Decide[R], commit: Callable[[list[Operation]], Awaitable[None]]) -> R:
         async with self._lock:
-            for _ in range(MAX_ATTEMPTS):
+            for attempt in range(MAX_ATTEMPTS):
                 decision = decide(self._image)
                 if not decision.changes:
                     return decision.reply
@@ -258,19 +327,22 @@ class MetadataFollower:
                     return decision.reply
                 except Conflict:
                     await self._catch_up()
+                    if attempt >= ATTEMPTS_AT_ONCE:
+                        # Different for each broker, so that they do not meet again.
+                        await asyncio.sleep(min(attempt, 10) * (1 + self.broker_id % 7) / 1000)
                 except (SessionExpired, StoreUnavailable) as error:
-                    raise _cannot_commit(error) from error
-            raise _not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
+                    raise cannot_commit(error) from error
+            raise not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
 
     async def _catch_up(self) -> None:
         try:
             await self._store.sync()
         except SessionExpired as error:
-            raise _cannot_commit(error) from error
+            raise cannot_commit(error) from error
 
     def _operations(self, decision: Decision[Any]) -> list[Operation]:
         versions = self._versions
-        operations: list[Operation] = []
+        operations: list[Operation] = [Check(key, versions.get(key, 0), created) for key, created in decision.requires]
         for change in decision.changes:
             if isinstance(change, Put):
                 key, value, ephemeral = change
@@ -282,153 +354,36 @@ class MetadataFollower:
                 operations.append(Delete(change.key, versions[change.key]))
         return operations
 
-    # What handlers call
+    # In-sync sets
 
-    async def create_topics(self, topics: "Sequence[NewTopic]", *, validate_only: bool = False) -> "list[TopicResult]":
-        from ottla.metadata import controller  # imported on first use, for a quick start
+    async def alter_partition(self, change: "IsrChange") -> ErrorCode:
+        """Changes the in-sync set of a partition that this broker leads.
 
-        results = await self._submit(
-            lambda image: controller.create_topics(
-                image, topics, self._rules, new_topic_id, validate_only=validate_only
-            )
-        )
-        for result in results:
-            if result.error == ErrorCode.NONE and not validate_only:
-                log.info("topic %s created: %d partitions", result.name, result.partitions)
-        return results
+        NONE: it is committed, and the new image has been published. NOT_CONTROLLER and KAFKA_STORAGE_ERROR: unknown,
+        the store is away or the session has expired. Any other error: nothing has changed.
+        """
+        if self._proposals is None:
+            from ottla.metadata.isr_proposals import IsrProposals
 
-    def start_creating(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
-        """Creates topics in the background. Returns at once what is wrong with them, or that they will be created."""
-        from ottla.metadata import controller
+            self._proposals = IsrProposals(self._alter_partitions)
+        return await self._proposals.propose(change)
 
-        missing = [topic for topic in topics if topic.name not in self._creating]
-        # Clients ask again for topics that are still unknown.
-        missing = missing[: max(0, CREATING_MAX - len(self._creating))]
-        results = controller.create_topics(self._image, missing, self._rules, new_topic_id).reply
-        possible = {result.name for result in results if result.error == ErrorCode.NONE}
-        wanted = [topic for topic in missing if topic.name in possible]
-        for start in range(0, len(wanted), CREATED_AT_ONCE):
-            self._create_once(wanted[start : start + CREATED_AT_ONCE]).add_done_callback(_log_failure)
-        return results
+    async def _alter_partitions(self, changes: "Sequence[IsrChange]") -> list[ErrorCode]:
+        from ottla.metadata.isr_changes import alter_partitions
 
-    def _create_once(self, topics: "Sequence[NewTopic]") -> "asyncio.Task[list[TopicResult]]":
-        """Others can wait for the same creation."""
-        task = asyncio.get_running_loop().create_task(self.create_topics(topics))
-        for topic in topics:
-            self._creating[topic.name] = task
-        task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in topics])
-        return task
-
-    async def ensure_topics(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
-        """Creates topics on first use. Concurrent calls for the same topic share one creation."""
-        asked = {topic.name: topic for topic in topics}
-        missing = [topic for name, topic in asked.items() if name not in self._creating]
-        if missing:
-            self._create_once(missing)
-        results = []
-        for task in dict.fromkeys(self._creating[name] for name in asked):
-            # Shielded: other callers may wait for the same creation.
-            results += await asyncio.shield(task)
-        return [result for result in results if result.name in asked]
-
-    async def create_partitions(
-        self, requests: "Sequence[MorePartitions]", *, validate_only: bool = False
-    ) -> "list[TopicResult]":
-        from ottla.metadata import controller
-
-        return await self._submit(
-            lambda image: controller.create_partitions(image, requests, validate_only=validate_only)
+        return await self._decide_and_commit(
+            lambda image: alter_partitions(image, self._rules, self.broker_id, changes), self._store.commit
         )
 
-    async def delete_topics(self, references: "Sequence[TopicReference]") -> "list[TopicResult]":
-        from ottla.metadata import controller
 
-        results = await self._submit(lambda image: controller.delete_topics(image, references, self._rules))
-        for result in results:
-            if result.error == ErrorCode.NONE:
-                log.info("topic %s deleted", result.name)
-        return results
-
-    async def alter_configs(
-        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
-    ) -> "list[ResourceResult]":
-        return await self._alter_configs(requests, incremental=False, validate_only=validate_only)
-
-    async def incremental_alter_configs(
-        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
-    ) -> "list[ResourceResult]":
-        return await self._alter_configs(requests, incremental=True, validate_only=validate_only)
-
-    async def _alter_configs(
-        self, requests: "Sequence[ResourceChange]", *, incremental: bool, validate_only: bool
-    ) -> "list[ResourceResult]":
-        from ottla.metadata import config_changes
-
-        return await self._submit(
-            lambda image: config_changes.alter_configs(
-                image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
-            )
-        )
-
-    async def update_features(self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False) -> None:
-        """Raises INVALID_UPDATE_VERSION if one of the levels cannot be set; then none is."""
-        from ottla.metadata import features
-
-        before = self._image.features
-        await self._submit(lambda image: features.update_features(image, updates, validate_only=validate_only))
-        for name, level in self._image.features.items():
-            if before.get(name) != level:
-                log.info("feature %s is now at level %d", name, level)
-
-    async def allocate_producer_ids(self, count: int = 1) -> int:
-        """The first of `count` producer ids that are unique in the cluster."""
-        while len(self._producer_ids) < count:
-            await self._take_producer_id_block(count)
-        first = self._producer_ids.start
-        self._producer_ids = self._producer_ids[count:]
-        return first
-
-    async def _take_producer_id_block(self, count: int) -> None:
-        from ottla.metadata import controller
-
-        async with self._lock:
-            if len(self._producer_ids) >= count:
-                return
-            for _ in range(MAX_ATTEMPTS):
-                try:
-                    stored = await self._store.get(records.PRODUCER_ID_BLOCK)
-                    decision = controller.next_producer_id_block(
-                        self.broker_id, None if stored is None else stored.value, count
-                    )
-                    (put,) = decision.changes
-                    assert isinstance(put, Put)
-                    # Compared with the entry that the block was computed from, not with the newest one seen: it may
-                    # have changed in between, and two brokers would give out the same producer ids.
-                    await self._store.commit(
-                        [Create(put.key, put.value) if stored is None else Set(put.key, put.value, stored.version)]
-                    )
-                except Conflict:
-                    await self._catch_up()
-                except (SessionExpired, StoreUnavailable) as error:
-                    raise _cannot_commit(error) from error
-                else:
-                    self._producer_ids = decision.reply
-                    return
-            raise _not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
-
-
-def new_topic_id() -> bytes:
-    """A random UUID (version 4) whose text form does not start with a dash: tools would parse it as an option."""
-    while True:
-        topic_id = uuid4_from(os.urandom(16))
-        if topic_id != ZERO_UUID and not uuid_to_text(topic_id).startswith("-"):
-            return topic_id
-
-
-def _log_failure(creation: "asyncio.Task[list[TopicResult]]") -> None:
-    """Nobody waits for a topic that is created in the background."""
-    if not creation.cancelled() and (error := creation.exception()) is not None:
-        log.warning("topics that clients asked for cannot be created: %s", error)
+_JOIN_HINTS = {
+    ErrorCode.DUPLICATE_BROKER_REGISTRATION: "Give each broker its own node.id.",
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "Use the metadata of that cluster, or another data directory.",
+    ErrorCode.LOG_DIR_NOT_FOUND: (
+        "Start it with the directory that has the records. If they are lost, delete these topics on another broker, or "
+        "choose other replicas as leaders with an unclean election."
+    ),
+}
 
 
 def _is_readable(change: Change) -> bool:
@@ -438,14 +393,3 @@ def _is_readable(change: Change) -> bool:
         log.error("ignoring an invalid metadata entry: %s", error)
         return False
     return True
-
-
-def _cannot_commit(error: Exception) -> KafkaError:
-    if isinstance(error, SessionExpired):
-        return _not_now("this broker's metadata session has expired and is being renewed")
-    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-
-
-def _not_now(detail: str) -> KafkaError:
-    # Clients ask for the controller again and retry.
-    return KafkaError(ErrorCode.NOT_CONTROLLER, detail)

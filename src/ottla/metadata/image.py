@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ottla.metadata import records
-from ottla.metadata.store import Change
+from ottla.metadata.store import Change, Entry
 from ottla.types import INTERNAL_TOPICS, Endpoint, TopicPartition
 
 
@@ -16,6 +16,8 @@ class BrokerRegistration(NamedTuple):
     epoch: int
     endpoints: Mapping[str, Endpoint]
     rack: str | None = None
+    is_leaving: bool = False
+    """It is shutting down: it neither becomes leader nor joins an in-sync set."""
 
 
 class PartitionImage(NamedTuple):
@@ -26,7 +28,21 @@ class PartitionImage(NamedTuple):
     leader_epoch: int
     partition_epoch: int
     replicas: tuple[int, ...]
+    """All replicas, the preferred leader first. During a reassignment, those that are being added or removed too."""
     isr: tuple[int, ...]
+    """The in-sync set. It is never empty: the last member stays, even when it is gone."""
+    elr: tuple[int, ...] = ()
+    """Eligible leader replicas (KIP-966): outside the in-sync set, but with every committed record, because nothing
+    is committed while the in-sync set is smaller than min.insync.replicas."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    recovering: tuple[records.RecoveringReplica, ...] = ()
+    """Members that restarted without a clean shutdown while no other member was there. If all of them did, the one
+    with the longest log becomes leader."""
+
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
 
 
 class TopicImage(NamedTuple):
@@ -46,7 +62,11 @@ class ClusterImage:
 
     cluster_id: str = ""
     controller_id: int = -1
+    controller_epoch: int = 0
+    """Increases with every new controller."""
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    known_brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
+    """The last registration of every broker of the cluster, alive or not, until it is unregistered."""
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -107,14 +127,15 @@ class _Draft:
         match path[1:]:
             case ["brokers", "topics", topic]:
                 draft = self.topic(topic)
-                draft.topic_id, draft.replicas = (None, ()) if entry is None else records.read_topic(key, entry.value)
+                draft.topic_id, draft.placements = None, ()
+                if entry is not None:
+                    record = records.read_topic(key, entry.value)
+                    draft.topic_id, draft.placements = record.topic_id, record.placements()
             case ["brokers", "ids", broker_id]:
-                brokers = self.copy("brokers")
-                if entry is None:
-                    brokers.pop(int(broker_id), None)
-                else:
-                    endpoints, rack = records.read_broker(key, entry.value)
-                    brokers[int(broker_id)] = BrokerRegistration(int(broker_id), entry.created, endpoints, rack)
+                self.put_broker("brokers", int(broker_id), key, entry, 0 if entry is None else entry.created)
+            case ["brokers", "known", broker_id]:
+                # It is written together with the registration, so both have the same revision.
+                self.put_broker("known_brokers", int(broker_id), key, entry, 0 if entry is None else entry.modified)
             case ["config", "topics", topic]:
                 self.topic(topic).configs = {} if entry is None else records.read_config(key, entry.value)
             case ["config", "brokers", broker]:
@@ -126,6 +147,8 @@ class _Draft:
                     configs[broker] = records.read_config(key, entry.value)
             case ["controller"]:
                 self.changed["controller_id"] = -1 if entry is None else records.read_controller(key, entry.value)
+            case ["controller_epoch"] if entry is not None:
+                self.changed["controller_epoch"] = records.read_controller_epoch(key, entry.value)
             case ["feature"] if entry is not None:
                 self.changed["features"] = records.read_features(key, entry.value)
                 self.changed["features_epoch"] = entry.version + 1
@@ -137,6 +160,13 @@ class _Draft:
             self.changed[name] = dict(getattr(self.image, name))
         copied: dict[Any, Any] = self.changed[name]
         return copied
+
+    def put_broker(self, name: str, broker_id: int, key: str, entry: Entry | None, epoch: int) -> None:
+        brokers = self.copy(name)
+        if entry is None:
+            brokers.pop(broker_id, None)
+        else:
+            brokers[broker_id] = BrokerRegistration(broker_id, epoch, *records.read_broker(key, entry.value))
 
     def topic(self, name: str) -> "_TopicDraft":
         draft = self.topics.get(name)
@@ -164,12 +194,12 @@ class _Draft:
 class _TopicDraft:
     """Builds one topic of the next image: its previous state, and which of its keys changed."""
 
-    __slots__ = ("before", "configs", "replicas", "states", "topic_id")
+    __slots__ = ("before", "configs", "placements", "states", "topic_id")
 
     def __init__(self, before: TopicImage | None) -> None:
         self.before = before
         self.topic_id = None if before is None else before.topic_id
-        self.replicas = () if before is None else tuple(p.replicas for p in before.partitions)
+        self.placements = () if before is None else tuple(map(_placement_of, before.partitions))
         self.configs: Mapping[str, str] = {} if before is None else before.configs
         self.states: dict[int, tuple[records.PartitionState, int] | None] = {}
 
@@ -178,22 +208,42 @@ class _TopicDraft:
             return None
         same_topic = self.before is not None and self.before.topic_id == self.topic_id
         known = self.before.partitions if self.before is not None and same_topic else ()
-        if not self.states and len(known) == len(self.replicas):
+        if not self.states and len(known) == len(self.placements):
             partitions = tuple(
-                p if p.replicas == replicas else p._replace(replicas=replicas)
-                for p, replicas in zip(known, self.replicas, strict=True)
+                p if _placement_of(p) == placement else _placed(p, placement)
+                for p, placement in zip(known, self.placements, strict=True)
             )
         else:
-            partitions = tuple(self.partition(index, known) for index in range(len(self.replicas)))
+            partitions = tuple(self.partition(index, known) for index in range(len(self.placements)))
         return TopicImage(name, self.topic_id, partitions, self.configs)
 
     def partition(self, index: int, known: tuple[PartitionImage, ...]) -> PartitionImage:
-        replicas = self.replicas[index]
+        replicas, adding, removing = placement = self.placements[index]
         changed = self.states.get(index)
         if changed is not None:
-            (leader, leader_epoch, isr), version = changed
-            return PartitionImage(index, leader, leader_epoch, version, replicas, isr)
+            state, version = changed
+            return PartitionImage(
+                index,
+                state.leader,
+                state.leader_epoch,
+                version,
+                replicas,
+                state.isr,
+                state.elr,
+                adding,
+                removing,
+                state.recovering,
+            )
         if index < len(known) and index not in self.states:
-            return known[index]._replace(replicas=replicas)
+            return _placed(known[index], placement)
         # Its state is not written yet, or was removed: it has no leader.
-        return PartitionImage(index, records.NO_LEADER, 0, -1, replicas, ())
+        return PartitionImage(index, records.NO_LEADER, 0, -1, replicas, (), (), adding, removing)
+
+
+def _placement_of(partition: PartitionImage) -> records.Placement:
+    return records.Placement(partition.replicas, partition.adding, partition.removing)
+
+
+def _placed(partition: PartitionImage, placement: records.Placement) -> PartitionImage:
+    replicas, adding, removing = placement
+    return partition._replace(replicas=replicas, adding=adding, removing=removing)

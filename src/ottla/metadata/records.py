@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from ottla.types import Endpoint, uuid_from_text, uuid_to_text
 
 BROKER_IDS = "/brokers/ids"
+KNOWN_BROKERS = "/brokers/known"
 TOPICS = "/brokers/topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURES = "/feature"
@@ -28,6 +30,10 @@ class RecordError(ValueError):
 
 def broker_key(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def known_broker_key(broker_id: int) -> str:
+    return f"{KNOWN_BROKERS}/{broker_id}"
 
 
 def topic_key(topic: str) -> str:
@@ -63,7 +69,15 @@ def _read(key: str, value: bytes) -> dict[str, Any]:
 # Brokers
 
 
-def write_broker(endpoints: Mapping[str, Endpoint], rack: str | None, timestamp_ms: int) -> bytes:
+class BrokerRecord(NamedTuple):
+    endpoints: dict[str, Endpoint]
+    rack: str | None
+    is_leaving: bool
+
+
+def write_broker(
+    endpoints: Mapping[str, Endpoint], rack: str | None, timestamp_ms: int, *, is_leaving: bool = False
+) -> bytes:
     first = next(iter(endpoints.values()), Endpoint("", -1))
     value: dict[str, Any] = {
         "version": 5,
@@ -77,10 +91,12 @@ def write_broker(endpoints: Mapping[str, Endpoint], rack: str | None, timestamp_
     }
     if rack is not None:
         value["rack"] = rack
+    if is_leaving:
+        value["leaving"] = True
     return _write(value)
 
 
-def read_broker(key: str, value: bytes) -> tuple[dict[str, Endpoint], str | None]:
+def read_broker(key: str, value: bytes) -> BrokerRecord:
     found = _read(key, value)
     endpoints = {}
     for text in found.get("endpoints", ()):
@@ -89,26 +105,52 @@ def read_broker(key: str, value: bytes) -> tuple[dict[str, Endpoint], str | None
         if not port.isdecimal():
             raise RecordError(f"{key}: {text!r} is not NAME://host:port")
         endpoints[name] = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
-    return endpoints, found.get("rack")
+    return BrokerRecord(endpoints, found.get("rack"), found.get("leaving") is True)
 
 
 # Topics
+
+
+class Placement(NamedTuple):
+    """The replicas of one partition; `adding` and `removing` are those of a reassignment that is not complete."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 class TopicRecord(NamedTuple):
     topic_id: bytes
     replicas: tuple[tuple[int, ...], ...]
     """The replicas of each partition, by partition index; the preferred leader comes first."""
+    adding: Mapping[int, tuple[int, ...]] = {}
+    removing: Mapping[int, tuple[int, ...]] = {}
+
+    def placements(self) -> tuple[Placement, ...]:
+        if not self.adding and not self.removing:
+            return tuple(map(Placement, self.replicas))
+        return tuple(
+            Placement(replicas, self.adding.get(index, ()), self.removing.get(index, ()))
+            for index, replicas in enumerate(self.replicas)
+        )
 
 
-def write_topic(topic_id: bytes, replicas: Sequence[Sequence[int]]) -> bytes:
+_NONE: Mapping[int, tuple[int, ...]] = {}
+
+
+def write_topic(
+    topic_id: bytes,
+    replicas: Sequence[Sequence[int]],
+    adding: Mapping[int, Sequence[int]] = _NONE,
+    removing: Mapping[int, Sequence[int]] = _NONE,
+) -> bytes:
     return _write(
         {
             "version": 3,
             "topic_id": uuid_to_text(topic_id),
             "partitions": {str(index): list(brokers) for index, brokers in enumerate(replicas)},
-            "adding_replicas": {},
-            "removing_replicas": {},
+            "adding_replicas": {str(index): list(brokers) for index, brokers in adding.items() if brokers},
+            "removing_replicas": {str(index): list(brokers) for index, brokers in removing.items() if brokers},
         }
     )
 
@@ -118,27 +160,59 @@ def read_topic(key: str, value: bytes) -> TopicRecord:
     try:
         partitions = found["partitions"]
         replicas = tuple(tuple(partitions[str(index)]) for index in range(len(partitions)))
-        return TopicRecord(uuid_from_text(found["topic_id"]), replicas)
-    except (KeyError, TypeError, ValueError) as error:
+        changing = [
+            {int(index): tuple(brokers) for index, brokers in found.get(name, {}).items()}
+            for name in ("adding_replicas", "removing_replicas")
+        ]
+        return TopicRecord(uuid_from_text(found["topic_id"]), replicas, *changing)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{key}: {error!r}") from None
+
+
+class RecoveringReplica(NamedTuple):
+    """A replica that restarted without a clean shutdown, and how long its log is; -1 until it has reported that."""
+
+    broker_id: int
+    leader_epoch: int = -1
+    """Of the last record in its log."""
+    end_offset: int = -1
 
 
 class PartitionState(NamedTuple):
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    recovering: tuple[RecoveringReplica, ...] = ()
 
 
-def write_partition_state(leader: int, leader_epoch: int, isr: Sequence[int], controller_epoch: int = 0) -> bytes:
-    return _write_state(leader, leader_epoch, tuple(isr), controller_epoch)
+def write_partition_state(
+    leader: int,
+    leader_epoch: int,
+    isr: Sequence[int],
+    controller_epoch: int = 0,
+    elr: Sequence[int] = (),
+    recovering: Sequence[RecoveringReplica] = (),
+) -> bytes:
+    return _write_state(leader, leader_epoch, tuple(isr), controller_epoch, tuple(elr), tuple(recovering))
 
 
 @functools.lru_cache(1024)
-def _write_state(leader: int, leader_epoch: int, isr: tuple[int, ...], controller_epoch: int) -> bytes:
+def _write_state(
+    leader: int,
+    leader_epoch: int,
+    isr: tuple[int, ...],
+    controller_epoch: int,
+    elr: tuple[int, ...],
+    recovering: tuple[RecoveringReplica, ...],
+) -> bytes:
     """Cached, and formatted without json.dumps: there is one per partition, and most have one of a few states."""
+    more = f',"elr":[{",".join(map(str, elr))}]' if elr else ""
+    if recovering:
+        more += f',"recovering":{json.dumps([list(each) for each in recovering], separators=(",", ":"))}'
     return (
         f'{{"version":1,"leader":{leader},"leader_epoch":{leader_epoch},'
-        f'"isr":[{",".join(map(str, isr))}],"controller_epoch":{controller_epoch}}}'
+        f'"isr":[{",".join(map(str, isr))}],"controller_epoch":{controller_epoch}{more}}}'
     ).encode()
 
 
@@ -153,7 +227,13 @@ def read_partition_state(key: str, value: bytes) -> PartitionState:
 def _read_state(value: bytes) -> PartitionState:
     """Cached: in a small cluster, most partitions have one of a few states."""
     found = _read("", value)
-    return PartitionState(found["leader"], found["leader_epoch"], tuple(found["isr"]))
+    return PartitionState(
+        found["leader"],
+        found["leader_epoch"],
+        tuple(found["isr"]),
+        tuple(found.get("elr", ())),
+        tuple(RecoveringReplica(*each) for each in found.get("recovering", ())),
+    )
 
 
 # Settings
@@ -188,6 +268,16 @@ def read_controller(key: str, value: bytes) -> int:
     if not isinstance(broker_id, int):
         raise RecordError(f"{key}: field brokerid is missing or not an integer")
     return broker_id
+
+
+def write_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def read_controller_epoch(key: str, value: bytes) -> int:
+    if not value.isdigit():
+        raise RecordError(f"{key}: not a number: {value[:80]!r}")
+    return int(value)
 
 
 def write_cluster_id(cluster_id: str) -> bytes:

@@ -1,10 +1,21 @@
-"""The locked files that show which sessions with a metadata file are alive.
+"""The files next to a metadata file that show which of its sessions are alive, and that wake them.
 
-The kernel releases the lock of a process that ends, however it ends. A process that hangs stops touching its file.
+A session has a locked file. The kernel releases the lock of a process that ends, however it ends. A process that hangs
+stops touching its file. A session also has a named pipe, to which others write when they have committed something.
 """
 
+import asyncio
 import fcntl
+import logging
 import os
+from collections.abc import Callable, Iterable, Mapping
+
+log = logging.getLogger("ottla.metadata")
+
+STUCK_SECONDS = 0.25
+"""How long the session of a process that hangs may take to be ended. The write lock is then held by that process."""
+_WRITE_LOCK_BYTE = 120
+"""SQLite's write lock in WAL mode: this byte of the shared-memory file."""
 
 
 class SessionLocks:
@@ -21,6 +32,7 @@ class SessionLocks:
         handle = os.open(self.path(session_id), os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
+            os.write(handle, str(os.getpid()).encode())
         except BaseException:
             os.close(handle)
             raise
@@ -41,23 +53,58 @@ class SessionLocks:
         finally:
             os.close(handle)
 
-    def remove(self, session_id: int) -> None:
+    def pid(self, session_id: int) -> int | None:
+        """The process of a session."""
         try:
-            os.unlink(self.path(session_id))
+            with open(self.path(session_id), "rb") as file:
+                text = file.read()
         except FileNotFoundError:
-            pass
+            return None
+        return int(text) if text.isdigit() else None
+
+    def remove(self, session_id: int) -> None:
+        for path in (self.path(session_id), _pipe_path(self.path(session_id))):
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+
+    def writing_process(self) -> int | None:
+        """The process that holds SQLite's write lock; 0 if nobody does, None if the system does not say."""
+        try:
+            found = os.stat(f"{self._path}-shm")
+            with open("/proc/locks") as file:
+                return write_lock_holder(file, found.st_dev, found.st_ino) or 0
+        except OSError:
+            return None
+
+
+def write_lock_holder(locks: Iterable[str], device: int, inode: int) -> int | None:
+    """Finds the holder of the write lock in the lines of Linux's /proc/locks.
+
+    >>> write_lock_holder(["4: POSIX  ADVISORY  WRITE 712 fe:00:1234 120 120"], os.makedev(0xFE, 0), 1234)
+    712
+    """
+    file = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+    for line in locks:
+        fields = line.split()
+        if len(fields) == 8 and fields[1] == "POSIX" and fields[3] == "WRITE" and fields[5] == file:
+            last = float("inf") if fields[7] == "EOF" else int(fields[7])
+            if int(fields[6]) <= _WRITE_LOCK_BYTE <= last:
+                return int(fields[4])
+    return None
 
 
 class Peer:
     """What this session knows about another one."""
 
-    __slots__ = ("expiring", "heard_at", "timeout_seconds", "touched_at_ns")
+    __slots__ = ("expiring_since", "heard_at", "timeout_seconds", "touched_at_ns")
 
     def __init__(self, timeout_ms: int, now: float) -> None:
         self.timeout_seconds = timeout_ms / 1000
         self.heard_at = now
         self.touched_at_ns = 0
-        self.expiring = False
+        self.expiring_since: float | None = None
 
     def is_silent(self, path: str, now: float) -> bool:
         """Whether the lock file has not been touched for a session timeout, by this process's own clock."""
@@ -68,3 +115,105 @@ class Peer:
         if touched_at_ns != self.touched_at_ns:
             self.touched_at_ns, self.heard_at = touched_at_ns, now
         return now - self.heard_at > self.timeout_seconds
+
+
+class Peers:
+    """The other sessions: which of them are dead, and which hang."""
+
+    def __init__(self, locks: SessionLocks, kill: Callable[[int], None]) -> None:
+        self._locks = locks
+        self._kill = kill
+        self.known: dict[int, Peer] = {}
+
+    def update(self, timeouts_ms: Mapping[int, int], now: float) -> None:
+        """Takes over the stored sessions: their ids and timeouts."""
+        known = self.known
+        self.known = {id_: known.get(id_) or Peer(timeout_ms, now) for id_, timeout_ms in timeouts_ms.items()}
+
+    def lost(self, now: float) -> list[int]:
+        """The sessions to end now: their process has ended, or hangs."""
+        found = []
+        for session_id, peer in self.known.items():
+            if peer.expiring_since is not None:
+                if now - peer.expiring_since > STUCK_SECONDS:
+                    self._end_stuck_process(session_id, peer, now)
+                continue
+            is_dead = not self._locks.is_held(session_id)
+            if is_dead or peer.is_silent(self._locks.path(session_id), now):
+                peer.expiring_since = now
+                found.append(session_id)
+                why = "its process ended" if is_dead else "its process hangs"
+                log.info("session %d: expiring, %s", session_id, why)
+        return found
+
+    def _end_stuck_process(self, session_id: int, peer: Peer, now: float) -> None:
+        """A process that was stopped inside a transaction would block all others for ever.
+
+        It is on this host, so killing it is the one sure way to end its transaction. It has been silent for a session
+        timeout: the others have a right to its leadership.
+        """
+        pid = self._locks.pid(session_id)
+        if pid is None or pid == os.getpid() or not peer.is_silent(self._locks.path(session_id), now):
+            return
+        if not self._locks.is_held(session_id) or self._locks.writing_process() not in (pid, None):
+            return
+        peer.expiring_since = now
+        log.error(
+            "session %d: its process %d hangs and holds the write lock of the metadata; killing it", session_id, pid
+        )
+        self._kill(pid)
+
+
+def _pipe_path(lock_path: str) -> str:
+    return f"{lock_path}.wake"
+
+
+class WakeUps:
+    """OWNER of this session's named pipe. Others write to it after a commit, so that nobody has to poll often."""
+
+    def __init__(self, locks: SessionLocks) -> None:
+        self._locks = locks
+        self._handle = -1
+
+    def listen(self, session_id: int, woken: Callable[[], None]) -> None:
+        """Calls `woken` when another session has committed something. Without pipes, polling has to do."""
+        path = _pipe_path(self._locks.path(session_id))
+        try:
+            os.mkfifo(path, 0o644)
+            handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        except OSError as error:
+            log.warning("%s: cannot create a named pipe (%s): changes are seen a little later", path, error)
+            return
+
+        def read() -> None:
+            try:
+                os.read(handle, 4096)
+            except BlockingIOError:
+                return
+            woken()
+
+        try:
+            asyncio.get_running_loop().add_reader(handle, read)
+        except NotImplementedError:
+            os.close(handle)
+            return
+        self._handle = handle
+
+    def wake(self, session_ids: Iterable[int]) -> None:
+        for session_id in session_ids:
+            try:
+                handle = os.open(_pipe_path(self._locks.path(session_id)), os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:
+                continue  # it is gone, or has no pipe
+            try:
+                os.write(handle, b".")
+            except OSError:
+                pass  # full: it will wake up anyway
+            finally:
+                os.close(handle)
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            asyncio.get_running_loop().remove_reader(handle)
+            os.close(handle)

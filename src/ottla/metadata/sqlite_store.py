@@ -1,52 +1,38 @@
 """OWNER of the SQLite file that stores the metadata when all brokers run on one host.
 
 Writes run in a dedicated thread, so the event loop never waits for the disk; reads are small and run on the loop.
-Commits of other processes are detected by polling SQLite's data version (microseconds): every 50 ms while other
-sessions exist, once a second otherwise.
+After a commit the other sessions are woken through their named pipes. Each also polls SQLite's data version and the
+other sessions' locks (microseconds): every 20 ms while there are others, once a second otherwise.
 
 A session is a row and a locked file. The kernel releases the lock when the process ends, however it ends, so other
 sessions detect a crash immediately. A process that hangs stops touching its file, and other sessions expire it after
-`session_timeout_ms`, as ZooKeeper would.
+`session_timeout_ms`, as ZooKeeper would. If it hangs inside a transaction, they kill it: it is on the same host.
 
 On a full disk a session works on a copy in memory. It only accepts changes that are made again in every session, which
-is enough to serve what is stored, and it expires once there is space. No other session may exist then: the data
-directory is locked by its broker.
+is enough to serve what is stored, and it expires once there is space. That is possible only while there is no other
+session: two copies would be two clusters.
 """
 
 import asyncio
 import logging
 import os
+import signal
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from ottla.clock import Clock, monotonic, system_clock
 from ottla.errors import OttlaError
 from ottla.metadata.database_copy import SPACE_NEEDED_BYTES, copy_database, disk_full, free_bytes, is_disk_full
-from ottla.metadata.session_locks import Peer, SessionLocks
+from ottla.metadata.session_locks import Peers, SessionLocks, WakeUps
+from ottla.metadata.sqlite_operations import COLUMNS, News, apply_operations, forget_removals, read_news
 from ottla.metadata.sqlite_schema import LOCK_WAIT_SECONDS, prepare_tables, use_wal
-from ottla.metadata.store import (
-    ANY_VERSION,
-    Change,
-    Check,
-    Conflict,
-    Create,
-    Delete,
-    Entry,
-    MetadataStore,
-    Operation,
-    SessionExpired,
-    Set,
-    StoreUnavailable,
-)
+from ottla.metadata.store import Delete, Entry, MetadataStore, Operation, SessionExpired, StoreUnavailable
 
 log = logging.getLogger("ottla.metadata")
 
-COLUMNS = "key, value, version, created, modified, session_id"
-
 POLL_ALONE_SECONDS = 1.0
-POLL_TOGETHER_SECONDS = 0.05
+POLL_TOGETHER_SECONDS = 0.02
 REMOVALS_KEPT_SESSIONS = 10
 """Removed keys are kept for this many session timeouts. A session that is stalled for longer is treated as expired."""
 
@@ -73,9 +59,10 @@ class SqliteStore(MetadataStore):
         self._thread: ThreadPoolExecutor | None = None
         self._locks = SessionLocks(path)
         self._lock_handle = -1
+        self._wake_ups = WakeUps(self._locks)
         self._seen_revision = 0
         self._data_version = -1
-        self._peers: dict[int, Peer] = {}
+        self._peers = Peers(self._locks, lambda pid: os.kill(pid, signal.SIGKILL))
         self._touched_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._expiring: set[asyncio.Task[None]] = set()
@@ -84,8 +71,16 @@ class SqliteStore(MetadataStore):
 
     # Sessions
 
+    @property
+    def is_confirmed(self) -> bool:
+        # Others end the session when its file has not been touched for a timeout.
+        if not self.session_id:
+            return False
+        return self._is_copy or self._monotonic() - self._touched_at < self.session_timeout_ms / 1000
+
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
+        self._touched_at = self._monotonic()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="metadata-writer")
         try:
@@ -108,7 +103,9 @@ class SqliteStore(MetadataStore):
         if self._is_copy:
             log.info("%s: there is space on the disk again; metadata can be changed", self.path)
         self._is_copy = False
+        self._wake_ups.listen(self.session_id, self._woken)
         self._poll()
+        self._wake_ups.wake(self._peers.known)
 
     def _open_copy(self, error: BaseException) -> None:
         """Opens a session on a copy in memory. OttlaError if that is not possible either."""
@@ -122,9 +119,16 @@ class SqliteStore(MetadataStore):
         try:
             copy.execute("BEGIN IMMEDIATE")
             self.session_id = self._add_session(copy)
+            others = copy.execute("SELECT count(*) FROM sessions").fetchone()[0] - 1
             copy.execute("COMMIT")
         except sqlite3.Error as problem:
             raise OttlaError(f"cannot read metadata database {self.path}: {problem}") from problem
+        if others:
+            self.session_id, self._reader, self._writer = 0, None, None
+            copy.close()
+            raise OttlaError(
+                f"{disk_full(self.path)}; {others} other brokers use it", "A broker can join when there is space."
+            ) from error
         (self._seen_revision,) = copy.execute("SELECT revision FROM state").fetchone()
         self._is_copy = True
         self._wait_for_space()
@@ -149,12 +153,14 @@ class SqliteStore(MetadataStore):
         if self._thread is not None:
             session_id, self.session_id = self.session_id, 0
             await asyncio.get_running_loop().run_in_executor(self._thread, self._close_session, session_id)
+            self._wake_ups.wake(self._peers.known)
             self._thread.shutdown(wait=False)
             self._thread = None
+        self._wake_ups.close()
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-        self._peers.clear()
+        self._peers.known.clear()
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
@@ -261,7 +267,7 @@ class SqliteStore(MetadataStore):
         written = loop.run_in_executor(self._thread, self._commit, operations, self.session_id)
         await asyncio.shield(self._and_catch_up(written))
 
-    async def _and_catch_up(self, written: "asyncio.Future[_News | None]") -> None:
+    async def _and_catch_up(self, written: "asyncio.Future[News | None]") -> None:
         try:
             news = await written
         except SessionExpired:
@@ -270,6 +276,7 @@ class SqliteStore(MetadataStore):
         except sqlite3.Error as error:
             problem = disk_full(self.path) if is_disk_full(error, self.path) else f"{self.path}: {error}"
             raise StoreUnavailable(problem) from error
+        self._wake_ups.wake(self._peers.known)
         if news is not None and news.since == self._seen_revision and self.session_id:
             self._deliver(news)
         else:
@@ -283,7 +290,7 @@ class SqliteStore(MetadataStore):
         self._commit(operations, self.session_id)
         self._catch_up()
 
-    def _commit(self, operations: Sequence[Operation], session_id: int) -> "_News | None":
+    def _commit(self, operations: Sequence[Operation], session_id: int) -> "News | None":
         """Runs in the writer thread. Returns the changes: reading those of a large commit here spares the loop."""
         writer = self._writer
         if writer is None:
@@ -299,65 +306,17 @@ class SqliteStore(MetadataStore):
                 writer.execute("ROLLBACK")
             raise
         try:
-            return self._read_news(writer, self._seen_revision, session_id)
+            return read_news(writer, self._seen_revision, session_id)
         except sqlite3.Error:
             return None  # It is committed all the same; the loop reads the changes.
 
     def _apply(self, operations: Sequence[Operation], session_id: int) -> None:
         """Inside a write transaction: applies every operation, or raises."""
-        writer = self._writer
-        assert writer is not None
-        revision = writer.execute("SELECT revision FROM state").fetchone()[0] + 1
-        execute = writer.execute
-        removed = False
-        for operation in operations:
-            key = operation.key
-            if isinstance(operation, Create):
-                owner = session_id if operation.ephemeral else 0
-                try:
-                    execute(
-                        "INSERT INTO entries VALUES (?, ?, 0, ?, ?, ?)",
-                        (key, operation.value, revision, revision, owner),
-                    )
-                except sqlite3.IntegrityError:
-                    raise Conflict(operation, "the key exists") from None
-                continue
-            if isinstance(operation, Set):
-                cursor = execute(
-                    "UPDATE entries SET value = ?, version = version + 1, modified = ? "
-                    "WHERE key = ? AND (version = ? OR ? = -1)",
-                    (operation.value, revision, key, operation.version, operation.version),
-                )
-            elif isinstance(operation, Delete):
-                cursor = execute(
-                    "DELETE FROM entries WHERE key = ? AND (version = ? OR ? = -1)",
-                    (key, operation.version, operation.version),
-                )
-            if isinstance(operation, Check) or cursor.rowcount == 0:
-                self._require(operation)
-            if isinstance(operation, Delete):
-                execute("INSERT OR REPLACE INTO removals VALUES (?, ?, ?)", (key, revision, self._clock()))
-                removed = True
-        execute("UPDATE state SET revision = ?", (revision,))
+        assert self._writer is not None
+        now = self._clock()
+        removed = apply_operations(self._writer, operations, session_id, now)
         if removed:
-            self._forget_old_removals()
-
-    def _require(self, operation: Set | Delete | Check) -> None:
-        """Raises Conflict if the key is missing or has another version than `operation` expects."""
-        assert self._writer is not None
-        row = self._writer.execute("SELECT version FROM entries WHERE key = ?", (operation.key,)).fetchone()
-        if row is None:
-            raise Conflict(operation, "no such key")
-        if operation.version not in (ANY_VERSION, row[0]):
-            raise Conflict(operation, f"version {row[0]}, not {operation.version}")
-
-    def _forget_old_removals(self) -> None:
-        assert self._writer is not None
-        before = self._clock() - REMOVALS_KEPT_SESSIONS * self.session_timeout_ms
-        (newest,) = self._writer.execute("SELECT max(revision) FROM removals WHERE at_ms < ?", (before,)).fetchone()
-        if newest is not None:
-            self._writer.execute("DELETE FROM removals WHERE at_ms < ?", (before,))
-            self._writer.execute("UPDATE state SET removals_kept_since = max(removals_kept_since, ?)", (newest,))
+            forget_removals(self._writer, before=now - REMOVALS_KEPT_SESSIONS * self.session_timeout_ms)
 
     # Watching
 
@@ -368,32 +327,9 @@ class SqliteStore(MetadataStore):
     def _catch_up(self) -> None:
         """Delivers everything committed since the last call to the watches, in one call."""
         if self._reader is not None and self.session_id:
-            self._deliver(self._read_news(self._reader, self._seen_revision, self.session_id))
+            self._deliver(read_news(self._reader, self._seen_revision, self.session_id))
 
-    @staticmethod
-    def _read_news(connection: sqlite3.Connection, since: int, session_id: int) -> "_News":
-        """What was committed after revision `since`. On the event loop, or in the writer thread."""
-        execute = connection.execute
-        execute("BEGIN")  # one snapshot for all the reads
-        try:
-            revision, kept_since = execute("SELECT revision, removals_kept_since FROM state").fetchone()
-            alive = execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone()
-            changes: list[Change] = []
-            if revision > since:
-                rows = execute(f"SELECT {COLUMNS} FROM entries WHERE modified > ?", (since,))
-                changes = [Change(row[0], Entry(*row), row[4]) for row in rows]
-                removals = execute(
-                    "SELECT key, revision FROM removals WHERE revision > ? "
-                    "AND NOT EXISTS (SELECT 1 FROM entries WHERE entries.key = removals.key)",
-                    (since,),
-                )
-                changes += [Change(key, None, at) for key, at in removals]
-        finally:
-            execute("COMMIT")
-        changes.sort(key=lambda change: change.revision)
-        return _News(since, revision, alive is not None and since >= kept_since, changes)
-
-    def _deliver(self, news: "_News") -> None:
+    def _deliver(self, news: "News") -> None:
         self._seen_revision = news.revision
         if not news.is_session_alive:
             self._lose_session()
@@ -409,10 +345,17 @@ class SqliteStore(MetadataStore):
         except (sqlite3.Error, OSError):
             log.exception("%s: cannot read, will be retried", self.path)
         if self.session_id:
-            interval = POLL_TOGETHER_SECONDS if self._peers else POLL_ALONE_SECONDS
+            alone = min(POLL_ALONE_SECONDS, self.session_timeout_ms / 3000)
+            interval = POLL_TOGETHER_SECONDS if self._peers.known else alone
             self._timer = asyncio.get_running_loop().call_later(interval, self._poll)
 
+    def _woken(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._poll()
+
     def _look_around(self, reader: sqlite3.Connection) -> None:
+        now = self._monotonic()
         data_version = reader.execute("PRAGMA data_version").fetchone()[0]
         if data_version != self._data_version:
             self._catch_up()
@@ -421,48 +364,40 @@ class SqliteStore(MetadataStore):
                 for session_id, timeout_ms in reader.execute("SELECT id, timeout_ms FROM sessions")
                 if session_id != self.session_id
             }
-            self._peers = {
-                session_id: self._peers.get(session_id) or Peer(timeout_ms, self._monotonic())
-                for session_id, timeout_ms in others.items()
-            }
+            self._peers.update(others, now)
             self._data_version = data_version
         if self.session_id:
             self._check_peers()
 
     def _check_peers(self) -> None:
         now = self._monotonic()
-        if not self._peers:
-            return
         if now - self._touched_at >= self.session_timeout_ms / 3000:
-            self._touched_at = now
             os.utime(self._lock_handle)
-        for session_id, peer in self._peers.items():
-            if peer.expiring:
-                continue
-            dead = not self._locks.is_held(session_id)
-            if dead or peer.is_silent(self._locks.path(session_id), now):
-                peer.expiring = True
-                log.info("session %d: expiring, %s", session_id, "its process ended" if dead else "its process hangs")
-                task = asyncio.get_running_loop().create_task(self.expire(session_id))
-                self._expiring.add(task)
-                task.add_done_callback(self._expiring.discard)
+            self._touched_at = now
+        for session_id in self._peers.lost(now):
+            task = asyncio.get_running_loop().create_task(self.expire(session_id))
+            self._expiring.add(task)
+            task.add_done_callback(self._expiring.discard)
 
     async def expire(self, session_id: int) -> None:
         """Ends another session, whose process has ended or hangs."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._expire_in_thread, session_id)
+            self._wake_ups.wake(self._peers.known)
             self._catch_up()
         except sqlite3.Error:
             log.exception("session %d: cannot expire it, will be retried", session_id)
-            self._peers.pop(session_id, None)
-            self._data_version = -1
+            if (peer := self._peers.known.get(session_id)) is not None:
+                peer.expiring_since = None
 
     def _expire_in_thread(self, session_id: int) -> None:
         writer = self._writer
         if writer is None:
             return
-        writer.execute("BEGIN IMMEDIATE")
+        # A session does not survive a power failure anyway, so ending it needs no sync.
+        writer.execute("PRAGMA synchronous = NORMAL")
         try:
+            writer.execute("BEGIN IMMEDIATE")
             # Two sessions may expire a third one at the same time: only the first finds the row.
             if writer.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None:
                 self._remove_session(session_id)
@@ -471,6 +406,8 @@ class SqliteStore(MetadataStore):
             if writer.in_transaction:
                 writer.execute("ROLLBACK")
             raise
+        finally:
+            writer.execute("PRAGMA synchronous = FULL")
 
     def _lose_session(self) -> None:
         if not self.session_id:
@@ -479,17 +416,9 @@ class SqliteStore(MetadataStore):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._peers.clear()
+        self._peers.known.clear()
+        self._wake_ups.close()
         session_id, self.session_id = self.session_id, 0
         self._release_lock(session_id)
         if self.on_expired is not None:
             asyncio.get_running_loop().call_soon(self.on_expired)
-
-
-class _News(NamedTuple):
-    """What was committed after revision `since`, up to `revision`."""
-
-    since: int
-    revision: int
-    is_session_alive: bool
-    changes: list[Change]

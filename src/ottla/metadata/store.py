@@ -62,10 +62,11 @@ class Delete(NamedTuple):
 
 
 class Check(NamedTuple):
-    """Changes nothing; fails if the key is missing or has another version."""
+    """Changes nothing; fails if the key is missing, has another version, or was created at another revision."""
 
     key: str
     version: int = ANY_VERSION
+    created: int = ANY_VERSION
 
 
 Operation = Create | Set | Delete | Check
@@ -101,6 +102,12 @@ class MetadataStore(ABC):
 
     def __init__(self) -> None:
         self._watchers: list[tuple[str, Watcher]] = []
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the session was confirmed within its timeout, by this process's own clock: until then no other
+        session can have ended it."""
+        return bool(self.session_id)
 
     @abstractmethod
     async def start(self) -> None:

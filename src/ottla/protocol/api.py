@@ -189,7 +189,7 @@ _TABLE = """
     31 DeleteAcls                             1  3   2  unserved
     32 DescribeConfigs                        1  4   4
     33 AlterConfigs                           0  2   2
-    34 AlterReplicaLogDirs                    1  2   2  unserved
+    34 AlterReplicaLogDirs                    1  2   2
     35 DescribeLogDirs                        1  5   2
     36 SaslAuthenticate                       0  2   2  unserved
     37 CreatePartitions                       0  3   2
@@ -198,9 +198,9 @@ _TABLE = """
     40 ExpireDelegationToken                  1  2   2  -
     41 DescribeDelegationToken                1  3   2  -
     42 DeleteGroups                           0  3   2
-    43 ElectLeaders                           0  2   2  unserved
+    43 ElectLeaders                           0  2   2
     44 IncrementalAlterConfigs                0  1   1
-    45 AlterPartitionReassignments            0  1   0  unserved
+    45 AlterPartitionReassignments            0  1   0
     46 ListPartitionReassignments             0  0   0
     47 OffsetDelete                           0  0   -
     48 DescribeClientQuotas                   0  1   1  unserved
@@ -210,7 +210,7 @@ _TABLE = """
     52 Vote                                   0  2   0  -
     53 BeginQuorumEpoch                       0  1   1  -
     54 EndQuorumEpoch                         0  1   1  -
-    55 DescribeQuorum                         0  2   0  unserved
+    55 DescribeQuorum                         0  2   0
     56 AlterPartition                         2  3   0  unserved
     57 UpdateFeatures                         0  2   0
     58 Envelope                               0  0   0  -
@@ -219,7 +219,7 @@ _TABLE = """
     61 DescribeProducers                      0  0   0
     62 BrokerRegistration                     0  4   0  -
     63 BrokerHeartbeat                        0  2   0  -
-    64 UnregisterBroker                       0  0   0  unserved
+    64 UnregisterBroker                       0  0   0
     65 DescribeTransactions                   0  0   0
     66 ListTransactions                       0  2   0
     67 AllocateProducerIds                    0  0   0  -

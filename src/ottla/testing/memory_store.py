@@ -60,6 +60,8 @@ class MemoryTree:
                 raise Conflict(operation, "no such key")
             elif operation.version not in (ANY_VERSION, found.version):
                 raise Conflict(operation, f"version {found.version}, not {operation.version}")
+            elif isinstance(operation, Check) and operation.created not in (ANY_VERSION, found.created):
+                raise Conflict(operation, f"created at {found.created}, not {operation.created}")
             elif isinstance(operation, Set):
                 entries[key] = found._replace(value=operation.value, version=found.version + 1, modified=revision)
             elif isinstance(operation, Delete):

@@ -11,9 +11,10 @@ import pytest
 
 from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.metadata.cluster_changes import new_topic_id
 from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference
-from ottla.metadata.follower import MetadataFollower, new_topic_id
+from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.sqlite_store import SqliteStore
 from ottla.metadata.store import Create, Entry, MetadataStore, Set, StoreUnavailable

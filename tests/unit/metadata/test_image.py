@@ -52,7 +52,7 @@ def test_topics_brokers_configs_controller_and_cluster_id_are_read() -> None:
     )
     assert image.topics["b"].configs == {"retention.ms": "5"}
     assert image.topic_names == {ID_A: "a", ID_B: "b"}
-    assert image.brokers[3] == (3, 9, {"PLAINTEXT": Endpoint("::1", 9092)}, "r1")
+    assert image.brokers[3] == (3, 9, {"PLAINTEXT": Endpoint("::1", 9092)}, "r1", False)
     assert image.broker_configs == {"": {"x": "1"}, "3": {"y": "2"}}
     assert (image.controller_id, image.cluster_id, image.version) == (3, "abc", 9)
 
@@ -149,3 +149,29 @@ def test_values_are_encoded_like_kafkas_in_zookeeper() -> None:
     )
     assert records.write_config({"a": "1"}) == b'{"version":1,"config":{"a":"1"}}'
     assert records.read_producer_id_block("", records.write_producer_id_block(1, 1000, 1999)) == (1000, 1999)
+
+
+def test_reassignments_eligible_leaders_and_known_brokers_are_read() -> None:
+    """Spec: B10."""
+    recovering = (records.RecoveringReplica(3), records.RecoveringReplica(1, 4, 100))
+    image = NO_IMAGE.apply(
+        [
+            put(records.topic_key("t"), records.write_topic(ID_A, [(1, 2, 3), (1,)], {0: (3,)}, {0: (1,)})),
+            put(records.partition_state_key("t", 0), records.write_partition_state(1, 4, [1], 2, [2], recovering)),
+            put(records.partition_state_key("t", 1), records.write_partition_state(1, 4, [1])),
+            put(records.broker_key(3), records.write_broker({}, None, 5, is_leaving=True), revision=9),
+            put(records.known_broker_key(3), records.write_broker({}, "r", 5), version=4, revision=9),
+            put(records.CONTROLLER_EPOCH, records.write_controller_epoch(7)),
+        ],
+        9,
+    )
+    assert image.topics["t"].partitions == (
+        PartitionImage(0, 1, 4, 0, (1, 2, 3), (1,), (2,), (3,), (1,), recovering),
+        PartitionImage(1, 1, 4, 0, (1,), (1,)),
+    )
+    assert [p.is_reassigning for p in image.topics["t"].partitions] == [True, False]
+    assert (image.brokers[3].is_leaving, image.known_brokers[3].epoch, image.controller_epoch) == (True, 9, 7)
+    after = image.apply([put(records.topic_key("t"), records.write_topic(ID_A, [(2, 3), (1,)]))], 10)
+    assert not after.topics["t"].partitions[0].is_reassigning
+    assert after.topics["t"].partitions[0].replicas == (2, 3)
+    assert after.topics["t"].partitions[1] is image.topics["t"].partitions[1]

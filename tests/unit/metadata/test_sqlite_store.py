@@ -161,7 +161,8 @@ def test_old_removals_are_purged_and_a_session_that_missed_them_expires(path: st
         await ann.start()
         await bob.start()
         assert bob._timer is not None
-        bob._timer.cancel()  # bob stops polling
+        bob._timer.cancel()  # bob stops polling, and nobody wakes it
+        bob._wake_ups.close()
         lost = asyncio.Event()
         bob.on_expired = lost.set
         await ann.commit([Create("/a", b""), Create("/b", b"")])

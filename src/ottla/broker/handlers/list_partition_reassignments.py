@@ -1,10 +1,10 @@
-"""ListPartitionReassignments v0: the partitions that are being moved to other brokers (KIP-455).
+"""ListPartitionReassignments v0: the partitions that are being moved to other brokers (KIP-455)."""
 
-Partitions cannot be moved yet, so there are none. Tools ask before they show or change a topic.
-"""
+from itertools import groupby
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
+from ottla.metadata.reassignments import reassigning
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -16,4 +16,29 @@ from ottla.protocol.messages.list_partition_reassignments import (
 def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, context: Context
 ) -> ListPartitionReassignmentsResponse:
-    return ListPartitionReassignmentsResponse(error_message=None)
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+    found = [
+        (topic.name, partition)
+        for topic, partition in reassigning(context.services.image)
+        if wanted is None or (topic.name, partition.index) in wanted
+    ]
+    return ListPartitionReassignmentsResponse(
+        error_message=None,
+        topics=[
+            ListPartitionReassignmentsResponse.OngoingTopicReassignment(
+                name=name,
+                partitions=[
+                    ListPartitionReassignmentsResponse.OngoingPartitionReassignment(
+                        partition_index=partition.index,
+                        replicas=list(partition.replicas),
+                        adding_replicas=list(partition.adding),
+                        removing_replicas=list(partition.removing),
+                    )
+                    for _, partition in group
+                ],
+            )
+            for name, group in groupby(found, key=lambda each: each[0])
+        ],
+    )

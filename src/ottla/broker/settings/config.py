@@ -35,6 +35,12 @@ TOPIC_SETTINGS = settings_of(TopicConfig)
 TOPIC_RESOURCE = 2
 PROTOCOLS = "group.coordinator.rebalance.protocols"
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
+_FACTOR_SETTINGS = {
+    "__consumer_offsets": "offsets.topic.replication.factor",
+    "__transaction_state": "transaction.state.log.replication.factor",
+    REBALANCES_TOPIC: "offsets.topic.replication.factor",
+}
+"""The setting for the number of replicas of each internal topic."""
 SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "log.retention.ms": (
         ("log.retention.ms", 1),
@@ -179,6 +185,20 @@ class Settings:
 
     def allows_unclean_election(self, image: ClusterImage, topic: TopicImage) -> bool:
         return self.topic_config(image, topic.name).unclean_leader_election_enable
+
+    def min_insync_replicas(self, image: ClusterImage, topic: TopicImage) -> int:
+        return self.topic_config(image, topic.name).min_insync_replicas
+
+    def internal_replication_factors(self, image: ClusterImage) -> dict[str, int]:
+        """How many replicas internal topics should have if there are enough brokers, where the user did not set it."""
+        config = self.static
+        factors = {"__consumer_offsets": config.offsets_topic_replication_factor}
+        factors["__transaction_state"] = config.transaction_state_log_replication_factor
+        factors[REBALANCES_TOPIC] = config.offsets_topic_replication_factor
+        return {topic: factor for topic, factor in factors.items() if not self._is_set(_FACTOR_SETTINGS[topic])}
+
+    def _is_set(self, name: str) -> bool:
+        return name in self._given
 
     def _refresh(self, image: ClusterImage) -> None:
         """Computes the broker's values again when its dynamic settings have changed."""

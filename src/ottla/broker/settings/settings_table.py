@@ -11,16 +11,18 @@ from ottla.config import setting
 from ottla.coordinator.group.config import GroupConfig
 from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.log.config import topic_default
+from ottla.metadata.config import ControllerConfig
 from ottla.replication.config import ReplicaConfig
 from ottla.types import INT32_MAX, INT64_MAX
 
 
 @dataclass(init=False, repr=False, eq=False)
-class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
+class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConfig):
     """Every setting of a broker; immutable. `read_only=False` marks settings that can be changed at run time.
 
     Each setting is declared once. Those that one component uses are declared in the config of that component, which
-    this class inherits: a BrokerConfig is passed wherever a ReplicaConfig, GroupConfig or TransactionConfig is wanted.
+    this class inherits: a BrokerConfig is passed wherever a ReplicaConfig, ControllerConfig, GroupConfig or
+    TransactionConfig is wanted.
     """
 
     def __init__(self, *, given: Mapping[str, str] | None = None, notices: tuple[str, ...] = (), **values: Any) -> None:
@@ -205,22 +207,6 @@ class BrokerConfig(ReplicaConfig, GroupConfig, TransactionConfig):
     )
     replica_fetch_backoff_ms: int = setting(
         "replica.fetch.backoff.ms", 1000, "How long a follower waits after a failed fetch.", at_least=0
-    )
-    auto_leader_rebalance_enable: bool = setting(
-        "auto.leader.rebalance.enable", True, "Whether leadership returns to the first replica once it is in sync."
-    )
-    leader_imbalance_check_interval_seconds: int = setting(
-        "leader.imbalance.check.interval.seconds",
-        300,
-        "How often to check whether leadership should return.",
-        kind="long",
-        at_least=1,
-    )
-    broker_session_timeout_ms: int = setting(
-        "broker.session.timeout.ms",
-        9_000,
-        "A broker that sends no heartbeat for this long is considered dead.",
-        at_least=1,
     )
 
     # Groups and offsets

@@ -1,0 +1,12 @@
+"""UnregisterBroker v0: a broker that was stopped for good is no longer a part of the cluster."""
+
+from ottla.broker.dispatch import handles
+from ottla.broker.services import Context
+from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
+
+
+@handles(ApiKey.UNREGISTER_BROKER)
+async def unregister_broker(request: UnregisterBrokerRequest, context: Context) -> UnregisterBrokerResponse:
+    await context.services.metadata.unregister_broker(request.broker_id)
+    return UnregisterBrokerResponse(error_message=None)

@@ -1,0 +1,270 @@
+"""The changes that requests ask for: topics, settings, features, producer ids. Any broker can make them.
+
+`MetadataFollower` inherits these calls. Each decides by a rule of another module, from the current image; if another
+broker was faster, it decides again.
+"""
+
+import asyncio
+import functools
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata import records
+from ottla.metadata.decisions import Decision, Put
+from ottla.metadata.image import NO_IMAGE, ClusterImage
+from ottla.metadata.store import Conflict, Create, MetadataStore, SessionExpired, Set, StoreUnavailable
+from ottla.types import ZERO_UUID, uuid4_from, uuid_to_text
+
+if TYPE_CHECKING:
+    from ottla.metadata.config_changes import ResourceChange, ResourceResult
+    from ottla.metadata.controller import MorePartitions, NewTopic, Rules, TopicReference, TopicResult
+    from ottla.metadata.elections import ElectionResult, ElectionType
+    from ottla.metadata.features import FeatureUpdate
+    from ottla.metadata.reassignments import Reassignment, ReassignmentResult
+    from ottla.types import TopicPartition
+
+log = logging.getLogger("ottla.metadata")
+
+R = TypeVar("R")
+T = TypeVar("T")
+Decide = Callable[[ClusterImage], Decision[R]]
+
+MAX_ATTEMPTS = 50
+"""How often a change is retried because other brokers changed the same keys."""
+CREATING_MAX = 1000
+"""Topics that are created in the background at the same time. A metadata request can name any number of them."""
+CREATED_AT_ONCE = 10
+"""Of these, so that other requests are served in between."""
+
+
+class ClusterChanges(ABC):
+    """The calls of handlers that change the cluster."""
+
+    def __init__(self, store: MetadataStore, rules: "Rules") -> None:
+        self._store = store
+        self._rules = rules
+        self._image = NO_IMAGE
+        """The basis of decisions; differs from the published image only while joining."""
+        self._lock = asyncio.Lock()
+        self._creating: dict[str, asyncio.Task[list[TopicResult]]] = {}
+        self._producer_ids = range(0)
+
+    @property
+    @abstractmethod
+    def broker_id(self) -> int: ...
+
+    @abstractmethod
+    async def _submit(self, decide: Decide[R], *, repeatable: bool = False) -> R:
+        """Decides from the current image and commits. Subscribers have applied the changes when this returns.
+        `repeatable` decisions are made again in every session."""
+
+    @abstractmethod
+    async def _catch_up(self) -> None:
+        """Returns when the image has every change that was committed before this call."""
+
+    async def create_topics(self, topics: "Sequence[NewTopic]", *, validate_only: bool = False) -> "list[TopicResult]":
+        from ottla.metadata import controller  # imported on first use, for a quick start
+
+        results = await self._submit(
+            lambda image: controller.create_topics(
+                image, topics, self._rules, new_topic_id, validate_only=validate_only
+            )
+        )
+        for result in results:
+            if result.error == ErrorCode.NONE and not validate_only:
+                log.info("topic %s created: %d partitions", result.name, result.partitions)
+        return results
+
+    def start_creating(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
+        """Creates topics in the background. Returns at once what is wrong with them, or that they will be created."""
+        from ottla.metadata import controller
+
+        missing = [topic for topic in topics if topic.name not in self._creating]
+        # Clients ask again for topics that are still unknown.
+        missing = missing[: max(0, CREATING_MAX - len(self._creating))]
+        results = controller.create_topics(self._image, missing, self._rules, new_topic_id).reply
+        possible = {result.name for result in results if result.error == ErrorCode.NONE}
+        wanted = [topic for topic in missing if topic.name in possible]
+        for start in range(0, len(wanted), CREATED_AT_ONCE):
+            self._create_once(wanted[start : start + CREATED_AT_ONCE]).add_done_callback(_log_failure)
+        return results
+
+    def _create_once(self, topics: "Sequence[NewTopic]") -> "asyncio.Task[list[TopicResult]]":
+        """Others can wait for the same creation."""
+        task = asyncio.get_running_loop().create_task(self.create_topics(topics))
+        for topic in topics:
+            self._creating[topic.name] = task
+        task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in topics])
+        return task
+
+    async def ensure_topics(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
+        """Creates topics on first use. Concurrent calls for the same topic share one creation."""
+        asked = {topic.name: topic for topic in topics}
+        missing = [topic for name, topic in asked.items() if name not in self._creating]
+        if missing:
+            self._create_once(missing)
+        results = []
+        for task in dict.fromkeys(self._creating[name] for name in asked):
+            # Shielded: other callers may wait for the same creation.
+            results += await asyncio.shield(task)
+        return [result for result in results if result.name in asked]
+
+    async def create_partitions(
+        self, requests: "Sequence[MorePartitions]", *, validate_only: bool = False
+    ) -> "list[TopicResult]":
+        from ottla.metadata import controller
+
+        return await self._submit(
+            lambda image: controller.create_partitions(image, requests, validate_only=validate_only)
+        )
+
+    async def delete_topics(self, references: "Sequence[TopicReference]") -> "list[TopicResult]":
+        from ottla.metadata import controller
+
+        results = await self._submit(lambda image: controller.delete_topics(image, references, self._rules))
+        for result in results:
+            if result.error == ErrorCode.NONE:
+                log.info("topic %s deleted", result.name)
+        return results
+
+    async def alter_configs(
+        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
+    ) -> "list[ResourceResult]":
+        return await self._alter_configs(requests, incremental=False, validate_only=validate_only)
+
+    async def incremental_alter_configs(
+        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
+    ) -> "list[ResourceResult]":
+        return await self._alter_configs(requests, incremental=True, validate_only=validate_only)
+
+    async def _alter_configs(
+        self, requests: "Sequence[ResourceChange]", *, incremental: bool, validate_only: bool
+    ) -> "list[ResourceResult]":
+        from ottla.metadata import config_changes
+
+        return await self._submit(
+            lambda image: config_changes.alter_configs(
+                image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
+            )
+        )
+
+    async def update_features(self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False) -> None:
+        """Raises INVALID_UPDATE_VERSION if one of the levels cannot be set; then none is."""
+        from ottla.metadata import features
+
+        before = self._image.features
+        await self._submit(lambda image: features.update_features(image, updates, validate_only=validate_only))
+        for name, level in self._image.features.items():
+            if before.get(name) != level:
+                log.info("feature %s is now at level %d", name, level)
+
+    # Partitions and brokers
+
+    async def elect_leaders(
+        self, election_type: "ElectionType", partitions: "Sequence[TopicPartition]"
+    ) -> "list[ElectionResult]":
+        from ottla.metadata import elections
+
+        results: list[ElectionResult] = []
+        for chunk in _chunks(partitions, elections.MAX_CHANGES):
+            decide: Decide[list[ElectionResult]] = functools.partial(
+                elections.elect_requested, rules=self._rules, election_type=election_type, partitions=chunk
+            )
+            chunk_results = await self._submit(decide)
+            results += chunk_results
+        return results
+
+    async def alter_partition_reassignments(
+        self, requests: "Sequence[Reassignment]", *, allow_replication_factor_change: bool = True
+    ) -> "list[ReassignmentResult]":
+        from ottla.metadata import elections, reassignments
+
+        results: list[ReassignmentResult] = []
+        for chunk in _chunks(requests, elections.MAX_CHANGES):
+            decide: Decide[list[ReassignmentResult]] = functools.partial(
+                reassignments.alter_reassignments,
+                rules=self._rules,
+                requests=chunk,
+                allow_replication_factor_change=allow_replication_factor_change,
+            )
+            chunk_results = await self._submit(decide)
+            results += chunk_results
+        return results
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Raises BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST if the broker is running."""
+        from ottla.metadata.registration import unregister
+
+        await self._submit(lambda image: unregister(image, broker_id))
+        log.info("broker %d is no longer a part of the cluster", broker_id)
+
+    # Producer ids
+
+    async def allocate_producer_ids(self, count: int = 1) -> int:
+        """The first of `count` producer ids that are unique in the cluster."""
+        while len(self._producer_ids) < count:
+            await self._take_producer_id_block(count)
+        first = self._producer_ids.start
+        self._producer_ids = self._producer_ids[count:]
+        return first
+
+    async def _take_producer_id_block(self, count: int) -> None:
+        from ottla.metadata import controller
+
+        async with self._lock:
+            if len(self._producer_ids) >= count:
+                return
+            for _ in range(MAX_ATTEMPTS):
+                try:
+                    stored = await self._store.get(records.PRODUCER_ID_BLOCK)
+                    decision = controller.next_producer_id_block(
+                        self.broker_id, None if stored is None else stored.value, count
+                    )
+                    (put,) = decision.changes
+                    assert isinstance(put, Put)
+                    # Compared with the entry that the block was computed from, not with the newest one seen: it may
+                    # have changed in between, and two brokers would give out the same producer ids.
+                    await self._store.commit(
+                        [Create(put.key, put.value) if stored is None else Set(put.key, put.value, stored.version)]
+                    )
+                except Conflict:
+                    await self._catch_up()
+                except (SessionExpired, StoreUnavailable) as error:
+                    raise cannot_commit(error) from error
+                else:
+                    self._producer_ids = decision.reply
+                    return
+            raise not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
+
+
+def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def new_topic_id() -> bytes:
+    """A random UUID (version 4) whose text form does not start with a dash: tools would parse it as an option."""
+    while True:
+        topic_id = uuid4_from(os.urandom(16))
+        if topic_id != ZERO_UUID and not uuid_to_text(topic_id).startswith("-"):
+            return topic_id
+
+
+def _log_failure(creation: "asyncio.Task[list[TopicResult]]") -> None:
+    """Nobody waits for a topic that is created in the background."""
+    if not creation.cancelled() and (error := creation.exception()) is not None:
+        log.warning("topics that clients asked for cannot be created: %s", error)
+
+
+def cannot_commit(error: Exception) -> KafkaError:
+    if isinstance(error, SessionExpired):
+        return not_now("this broker's metadata session has expired and is being renewed")
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+
+def not_now(detail: str) -> KafkaError:
+    # Clients ask for the controller again and retry.
+    return KafkaError(ErrorCode.NOT_CONTROLLER, detail)
