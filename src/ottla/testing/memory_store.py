@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from typing import Protocol
 
 from ottla.metadata.store import (
     ANY_VERSION,
@@ -19,17 +20,23 @@ from ottla.metadata.store import (
 )
 
 
+class Session(Protocol):
+    """What the tree needs of a session: it is told about every commit."""
+
+    def enqueue(self, changes: list[Change]) -> None: ...
+
+
 class MemoryTree:
     """The entries and sessions that all stores of one test share."""
 
     def __init__(self) -> None:
         self.entries: dict[str, Entry] = {}
         self.revision = 0
-        self.stores: dict[int, MemoryStore] = {}
+        self.stores: dict[int, Session] = {}
         self.commits = 0
         self._sessions_opened = 0
 
-    def open_session(self, store: "MemoryStore") -> int:
+    def open_session(self, store: Session) -> int:
         self._sessions_opened += 1
         self.stores[self._sessions_opened] = store
         return self._sessions_opened

@@ -33,6 +33,9 @@ class SimHost:
         self.loop = loop
         self.name = name
         self.alive = True
+        self.is_paused = False
+        self._held: list[_Guarded] = []
+        """What was due while the machine was paused, in order."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._on_kill: list[Callable[[], None]] = []
 
@@ -53,11 +56,28 @@ class SimHost:
     def kill(self) -> None:
         """Power off: no code of this machine runs again, not even a `finally` block."""
         self.alive = False
+        self._held.clear()
         for task in self._tasks:
             if not task.done():
                 _abandon(task)
         for callback in self._on_kill:
             callback()
+
+    def pause(self) -> None:
+        """Like SIGSTOP: no code of this machine runs until `resume`, while time goes on for all others. Its
+        connections stay open, and accept bytes and new connections."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Like SIGCONT: everything that was due in the meantime runs now, in its order."""
+        self.is_paused = False
+        held, self._held = self._held, []
+        for guarded in held:
+            guarded.run_late(self.loop)
+
+    def hold(self, guarded: "_Guarded") -> None:
+        """Keeps a callback for the time after the pause."""
+        self._held.append(guarded)
 
 
 def current_host() -> SimHost | None:
@@ -136,12 +156,22 @@ class SimLoop(asyncio.SelectorEventLoop):
     # A callback belongs to the machine in whose context it was scheduled.
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
-        return super().call_soon(_Guarded.wrap(callback, context), *args, context=context)
+        host = _current_host.get() if context is None else context.get(_current_host)
+        if host is None:
+            return super().call_soon(callback, *args, context=context)
+        guarded = _Guarded(callback, host, contextvars.copy_context() if context is None else context)
+        guarded.handle = super().call_soon(guarded, *args, context=guarded.context)
+        return guarded.handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        return super().call_at(when, _Guarded.wrap(callback, context), *args, context=context)
+        host = _current_host.get() if context is None else context.get(_current_host)
+        if host is None:
+            return super().call_at(when, callback, *args, context=context)
+        guarded = _Guarded(callback, host, contextvars.copy_context() if context is None else context)
+        guarded.handle = timer = super().call_at(when, guarded, *args, context=guarded.context)
+        return timer
 
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Any, *args: Any, context: Any = None
@@ -226,22 +256,34 @@ class SimClock:
 
 
 class _Guarded:
-    """A callback that does nothing after its machine was killed."""
+    """A callback that does nothing after its machine was killed, and waits while its machine is paused."""
 
-    __slots__ = ("callback", "host")
+    __slots__ = ("args", "callback", "context", "handle", "host")
 
-    def __init__(self, callback: Any, host: SimHost) -> None:
+    def __init__(self, callback: Any, host: SimHost, context: contextvars.Context) -> None:
         self.callback = callback
         self.host = host
-
-    @classmethod
-    def wrap(cls, callback: Any, context: contextvars.Context | None) -> Any:
-        host = _current_host.get() if context is None else context.get(_current_host)
-        return callback if host is None else cls(callback, host)
+        self.context = context
+        self.handle: asyncio.Handle | None = None
+        self.args: tuple[Any, ...] = ()
 
     def __call__(self, *args: Any) -> None:
+        if self.host.is_paused and self.host.alive:
+            self.args = args
+            self.host.hold(self)
+            return
+        self.handle = None  # no reference cycle is left to collect
         if self.host.alive:
             self.callback(*args)
+
+    def run_late(self, loop: "SimLoop") -> None:
+        loop.call_soon(self._unless_cancelled, context=self.context)
+
+    def _unless_cancelled(self) -> None:
+        # What runs first after a pause may cancel what was due later in it.
+        handle, self.handle = self.handle, None
+        if handle is None or not handle.cancelled():
+            self.callback(*self.args)
 
 
 def _make_task(loop: Any, coroutine: Any, context: Any = None, **kwargs: Any) -> asyncio.Task[Any]:

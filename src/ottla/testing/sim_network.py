@@ -38,9 +38,10 @@ class SimNetwork:
         """Holds back bytes between two machines; new connections time out."""
         self._partitions.add(frozenset((one, other)))
 
-    def heal(self) -> None:
-        """Ends all partitions. Bytes that were held back are delivered."""
-        self._partitions.clear()
+    def heal(self, one: str | None = None, other: str | None = None) -> None:
+        """Ends the partition between two machines, all partitions of one, or all. Held back bytes are delivered."""
+        ended = {name for name in (one, other) if name is not None}
+        self._partitions = {pair for pair in self._partitions if not ended <= pair}
         for pair in self.connections:
             for transport in pair:
                 transport.kick()

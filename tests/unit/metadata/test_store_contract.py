@@ -19,12 +19,21 @@ from ottla.metadata.store import (
     Set,
 )
 from ottla.testing.memory_store import MemoryStore, MemoryTree
+from ottla.testing.sim_loop import SimLoop
+from ottla.testing.sim_network import SimNetwork
+from ottla.testing.sim_store import SimStore, SimStoreHub
 
 
 class World:
     """Several sessions with one store."""
 
-    def __init__(self, make: Callable[[], MetadataStore], expire: Callable[[Any, Any], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], MetadataStore],
+        expire: Callable[[Any, Any], Awaitable[None]],
+        loop: SimLoop | None = None,
+    ) -> None:
+        self.loop = loop
         self._make = make
         self._expire = expire
         self._open: list[MetadataStore] = []
@@ -47,10 +56,13 @@ class World:
                 for store in self._open:
                     await store.close()
 
-        asyncio.run(whole())
+        if self.loop is not None:
+            self.loop.run(whole())
+        else:
+            asyncio.run(whole())
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "simulated"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     if request.param == "memory":
         tree = MemoryTree()
@@ -59,6 +71,14 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
             tree.expire(store)
 
         return World(lambda: MemoryStore(tree), expire_memory)
+    if request.param == "simulated":
+        loop = SimLoop(1)
+        hub = SimStoreHub(SimNetwork(loop))
+
+        async def expire_simulated(store: SimStore, seen_by: SimStore) -> None:
+            hub.tree.end_session(store.session_id)
+
+        return World(lambda: hub.session("broker", session_timeout_ms=3_000), expire_simulated, loop)
 
     async def expire_sqlite(store: SqliteStore, seen_by: SqliteStore) -> None:
         await seen_by.expire(store.session_id)

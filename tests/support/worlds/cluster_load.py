@@ -1,0 +1,209 @@
+"""Clients of a simulated cluster: senders, transactional senders, readers and group members, with their histories.
+
+Every value is a unique number. `Load.history` has what R2's checker needs (tests/support/history.py): a place is
+(partition, offset), and partitions of different topics get different numbers.
+"""
+
+import asyncio
+import itertools
+import random
+from typing import Any
+
+from ottla.client.transactions.errors import TransactionAbortable
+from ottla.errors import ErrorCode, KafkaError
+from ottla.testing.cluster_world import ClusterWorld
+from tests.support.history import FAILED, OK, Transaction
+from tests.support.worlds.cluster_ledger import Ledger
+
+PLAIN, BOUND = "plain", "bound"
+"""The topic of idempotent senders, and the topic of transactional senders."""
+FOREVER_MS = 3_600_000
+QUICK = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_ms": 20}
+
+
+class Load:
+    """What the clients of one story did, and what they were told."""
+
+    def __init__(self, world: ClusterWorld, ledger: Ledger, *, partitions: int = 2) -> None:
+        self.world = world
+        self.ledger = ledger
+        self.partitions = partitions
+        self.values = itertools.count(1)
+        self.history: list[Transaction] = []
+        self.sent: dict[tuple[int, int], list[int]] = {}
+        """The values of each idempotent sender for each partition, in order."""
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        """(partition, offset) of each acknowledged value of an idempotent sender."""
+        self.committed_offsets: dict[int, int] = {}
+        """The highest acknowledged commit of the group, by partition."""
+        self.seen_by_group: set[int] = set()
+        self.ending = False
+        self.workers = itertools.count()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def place(self, topic: str, partition: int) -> int:
+        """The number of a partition in the history."""
+        return partition + (self.partitions if topic == BOUND else 0)
+
+    def start(self, coroutine: Any) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.append(task)
+        return task
+
+    async def finish(self, patience_s: float = 600) -> None:
+        """Waits until every sender has sent everything, then ends the readers."""
+        self.ending = True
+        done, pending = await asyncio.wait(self._tasks, timeout=patience_s)
+        assert not pending, f"{len(pending)} clients did not finish within {patience_s} s"
+        for task in done:
+            task.result()
+
+    # --- clients ------------------------------------------------------------------------------------------
+
+    def sends(self, count: int, *, pause_s: float = 0.03) -> None:
+        """Starts an idempotent producer with acks=all that sends `count` records."""
+        worker = next(self.workers)
+        self.start(self._send(worker, count, pause_s))
+
+    async def _send(self, worker: int, count: int, pause_s: float) -> None:
+        rng = random.Random(self.world.random.random())
+        settings = {"delivery_timeout_ms": FOREVER_MS, "max_block_ms": FOREVER_MS, "request_timeout_ms": 3_000}
+        async with self.world.producer(**settings, **QUICK, linger_ms=rng.choice((0, 2))) as producer:
+            deliveries = []
+            for _ in range(count):
+                value, partition = next(self.values), rng.randrange(self.partitions)
+                attempt = Transaction(worker, sent=[(self.place(PLAIN, partition), value)])
+                self.history.append(attempt)
+                self.sent.setdefault((worker, partition), []).append(value)
+                deliveries.append((attempt, value, await producer.send(PLAIN, b"%d" % value, partition=partition)))
+                if rng.random() < 0.4:
+                    await asyncio.sleep(rng.uniform(0, 2 * pause_s))
+            for attempt, value, delivery in deliveries:
+                where = await delivery
+                attempt.outcome = OK
+                self.acknowledged[value] = (where.partition, where.offset)
+
+    def sends_transactions(self, count: int, *, abort_share: float = 0.2, pause_s: float = 0.05) -> None:
+        """Starts a transactional producer that does `count` transactions of up to four records."""
+        worker = next(self.workers)
+        self.start(self._transact(worker, count, abort_share, pause_s))
+
+    async def _transact(self, worker: int, count: int, abort_share: float, pause_s: float) -> None:
+        rng = random.Random(self.world.random.random())
+        done = 0
+        while done < count:
+            producer = self.world.producer(
+                transactional_id=f"worker-{worker}",
+                transaction_timeout_ms=rng.choice((5_000, 30_000)),
+                delivery_timeout_ms=20_000,
+                request_timeout_ms=3_000,
+                max_block_ms=30_000,
+                linger_ms=0,
+                **QUICK,
+            )
+            try:
+                await producer.init_transactions()
+                while done < count:
+                    transaction = Transaction(worker)
+                    self.history.append(transaction)
+                    done += 1
+                    try:
+                        await self._one_transaction(producer, transaction, rng, abort_share, pause_s)
+                    except TransactionAbortable:
+                        await producer.abort_transaction()
+                        transaction.outcome = FAILED
+            except KafkaError as error:
+                # Fenced or timed out: the next instance ends the transaction, one way or the other.
+                self.world.note(f"worker {worker} starts over: {error!r}")
+                await asyncio.sleep(0.1)
+            finally:
+                await producer.close(timeout_ms=0)
+
+    async def _one_transaction(
+        self, producer: Any, transaction: Transaction, rng: random.Random, abort_share: float, pause_s: float
+    ) -> None:
+        await producer.begin_transaction()
+        for _ in range(rng.randint(1, 4)):
+            value, partition = next(self.values), rng.randrange(self.partitions)
+            transaction.sent.append((self.place(BOUND, partition), value))
+            await producer.send(BOUND, b"%d" % value, partition=partition)
+            if rng.random() < 0.3:
+                await asyncio.sleep(rng.uniform(0, pause_s))
+        if rng.random() < abort_share:
+            await producer.abort_transaction()
+            transaction.outcome = FAILED
+            return
+        for attempt in range(5):
+            try:
+                await producer.commit_transaction()
+                transaction.outcome = OK
+                return
+            except KafkaError as error:
+                if error.code != ErrorCode.REQUEST_TIMED_OUT or attempt == 4:
+                    raise
+
+    def reads(self, *, committed: bool = True, **settings: Any) -> None:
+        """Starts a consumer that reads both topics while the story runs."""
+        worker = next(self.workers)
+        self.start(self._read(worker, committed, settings))
+
+    async def _read(self, worker: int, committed: bool, settings: dict[str, Any]) -> None:
+        isolation = "read_committed" if committed else "read_uncommitted"
+        topics = (PLAIN, BOUND) if committed else (PLAIN,)
+        reading = {"isolation_level": isolation, "auto_offset_reset": "earliest", "request_timeout_ms": 3_000}
+        async with self.world.consumer(**reading, **QUICK, **settings) as consumer:
+            await consumer.assign([(topic, p) for topic in topics for p in range(self.partitions)])
+            while not self.ending:
+                records = await consumer.poll(300)
+                for record in records:
+                    self.ledger.shown(record.topic, record.partition, record.offset)
+                polled = [((self.place(r.topic, r.partition), r.offset), int(r.value or b"")) for r in records]
+                if polled:
+                    self.history.append(Transaction(worker, polled=polled, outcome=OK))
+
+    def joins_group(self, name: str = "m", **settings: Any) -> None:
+        """Starts a member of the group that reads the topic of the idempotent senders and commits."""
+        self.start(self._consume(name, settings))
+
+    async def _consume(self, name: str, settings: dict[str, Any]) -> None:
+        reading = {
+            "group_id": "g",
+            "client_id": name,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "session_timeout_ms": 10_000,
+            "heartbeat_interval_ms": 1_000,
+            "request_timeout_ms": 3_000,
+            "default_api_timeout_ms": 30_000,
+        }
+        async with self.world.consumer(**reading | settings, **QUICK) as consumer:
+            await consumer.subscribe([PLAIN])
+            while not self.ending or len(self.seen_by_group) < len(self.acknowledged):
+                records = list(await consumer.poll(300))
+                self.seen_by_group.update(int(record.value or b"") for record in records)
+                following = {(r.topic, r.partition): r.offset + 1 for r in records}
+                if not following:
+                    continue
+                try:
+                    await consumer.commit(following)
+                except KafkaError as error:
+                    self.world.note(f"{name} cannot commit: {error!r}")
+                    continue
+                for (_, partition), offset in following.items():
+                    self.committed_offsets[partition] = max(offset, self.committed_offsets.get(partition, 0))
+
+    # --- what a story takes back ---------------------------------------------------------------------------
+
+    def forget_below(self, topic: str, partition: int, offset: int) -> None:
+        """Records below an offset were deleted on purpose."""
+        gone = {v for v, (p, o) in self.acknowledged.items() if topic == PLAIN and p == partition and o < offset}
+        self._forget(gone)
+
+    def forget_all(self) -> None:
+        """The topic of the idempotent senders was deleted."""
+        self._forget(set(self.acknowledged))
+
+    def _forget(self, gone: set[int]) -> None:
+        self.acknowledged = {value: place for value, place in self.acknowledged.items() if value not in gone}
+        self.sent = {key: [value for value in values if value not in gone] for key, values in self.sent.items()}
+        self.history = [t for t in self.history if not any(value in gone for _, value in t.sent)]
