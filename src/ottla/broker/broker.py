@@ -40,6 +40,8 @@ METADATA_DIRECTORY = "metadata"
 """Next to the directories of partitions, which all end with a number."""
 STOP_GRACE_MS = 3_000
 """How long requests in progress may take to finish when the broker stops."""
+LEAVE_TIMEOUT_MS = 2_000
+"""How long a broker that stops tries to hand over its leadership."""
 
 
 class Broker:
@@ -222,9 +224,18 @@ class Broker:
 
     # --- stopping -----------------------------------------------------------------------------------------
 
-    async def stop(self) -> None:
-        """Accepts no more requests, answers those in progress, writes everything to disk and leaves the cluster."""
+    async def stop(self, *, hand_over: bool = True) -> None:
+        """Accepts no more requests, answers those in progress, writes everything to disk and leaves the cluster.
+
+        Leadership is handed over first, while this broker still serves: clients are redirected to the new leaders.
+        Without `hand_over` nobody is elected instead: for brokers that are all stopped together.
+        """
         log.info("broker %d is stopping", self.config.node_id)
+        if self._metadata is not None:
+            if hand_over:
+                await self._metadata.leave(LEAVE_TIMEOUT_MS)
+            else:
+                self._metadata.freeze()
         await self._stop_parts(STOP_GRACE_MS)
         log.info("broker %d has stopped", self.config.node_id)
 

@@ -44,8 +44,6 @@ Subscriber = Callable[[ClusterImage], "Awaitable[None] | None"]
 
 ATTEMPTS_AT_ONCE = 3
 """How often a change is tried again without a pause in between."""
-LEAVE_TIMEOUT_MS = 2_000
-"""How long a stopping broker tries to hand over its leadership."""
 RECONNECT_SECONDS = 1.0
 
 
@@ -73,6 +71,7 @@ class MetadataFollower(ClusterChanges):
         self._controller: ControllerDuties | None = None
         self._proposals: IsrProposals | None = None
         self._is_leaving = False
+        self._is_frozen = False
         self._stop_watching: Callable[[], None] = lambda: None
         self._publishing = False
 
@@ -168,19 +167,19 @@ class MetadataFollower(ClusterChanges):
         log.info("broker %d is leaving: %d partitions handed over", broker_id, moved)
 
     def freeze(self) -> None:
-        """Elects nobody from now on. Brokers that are stopped together must not elect around each other."""
+        """Changes no leader or in-sync set from now on: brokers that are stopped together must not elect around each
+        other."""
+        self._is_frozen = True
         if self._duties is not None:
             self._duties.cancel()
 
-    async def stop(self, *, hand_over: bool = True) -> None:
-        """Transfers leadership to other in-sync replicas, where there are any, and leaves the cluster."""
+    async def stop(self) -> None:
+        """Leaves the cluster. Call `leave` before, to hand over leadership."""
         self.freeze()
         if self._duties is not None:
             await asyncio.gather(self._duties, return_exceptions=True)
             self._duties = None
         await asyncio.gather(*set(self._creating.values()), return_exceptions=True)
-        if hand_over:
-            await self.leave(LEAVE_TIMEOUT_MS)
         if self._proposals is not None:
             await self._proposals.stop()
         self._stop_watching()
@@ -362,6 +361,8 @@ class MetadataFollower(ClusterChanges):
         NONE: it is committed, and the new image has been published. NOT_CONTROLLER and KAFKA_STORAGE_ERROR: unknown,
         the store is away or the session has expired. Any other error: nothing has changed.
         """
+        if self._is_frozen:
+            return ErrorCode.NOT_CONTROLLER
         if self._proposals is None:
             from ottla.metadata.isr_proposals import IsrProposals
 

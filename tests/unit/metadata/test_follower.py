@@ -41,7 +41,9 @@ class World:
         return follower
 
     async def stop(self, broker_id: int) -> None:
-        await self.followers.pop(broker_id).stop()
+        follower = self.followers.pop(broker_id)
+        await follower.leave(5_000)
+        await follower.stop()
 
     async def crash(self, broker_id: int) -> None:
         """The process is killed: no transfer of leadership, and its session ends."""

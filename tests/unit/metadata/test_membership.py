@@ -278,7 +278,7 @@ def test_brokers_that_stop_together_do_not_elect_around_each_other(memory_world:
         for follower in started:
             follower.freeze()
         for broker_id in (0, 1, 2):
-            await memory_world.followers.pop(broker_id).stop(hand_over=False)
+            await memory_world.followers.pop(broker_id).stop()
         again = await memory_world.start(0)
         assert (t0(again).leader, t0(again).isr) != (0, (0,)), "the in-sync set was not cut to the last one"
 
