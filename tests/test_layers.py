@@ -15,7 +15,10 @@ CLIENT_CHAIN = [*BASE, "client", "spark", "pipeline", "cli", "console", "pytest_
 ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",
     ("cli/log.py", "log"): "reads segment files from disk, without a broker",
+    ("cli/serve_brokers.py", "broker"): "starting brokers is this command's job",
+    ("cli/serve_brokers.py", "log"): "recognises the data directory of a single broker",
     ("cli/demo/command.py", "broker"): "shows the embedded broker",
+    ("cli/demo/cluster.py", "broker"): "shows an embedded cluster",
     ("cli/demo/broker.py", "broker"): "shows the embedded broker",
     ("cli/pipeline/broker.py", "broker"): "starts a broker for a pipeline file that names none",
     ("pytest_plugin.py", "broker"): "its fixtures start a broker",

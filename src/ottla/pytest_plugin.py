@@ -1,4 +1,4 @@
-"""pytest fixtures, available once ottla is installed: a real broker, and a new topic for each test.
+"""pytest fixtures, available once ottla is installed: a real broker, a new topic for each test, and a cluster.
 
 >>> def test_orders_are_counted(ottla_broker, ottla_topic):
 ...     with ottla.Producer(bootstrap_servers=ottla_broker.bootstrap) as producer:
@@ -6,6 +6,12 @@
 
 `@pytest.mark.ottla_topic(partitions=3, configs={"cleanup.policy": "compact"})` configures the topic, and the ini option
 `ottla_settings` (one `name=value` per line) configures the broker. With pytest-xdist each worker has its own broker.
+
+>>> def test_orders_survive_the_death_of_a_broker(ottla_cluster):
+...     with ottla.Producer(bootstrap_servers=ottla_cluster.bootstrap) as producer:
+...         producer.send("orders", b"42 apples").result()
+...         ottla_cluster.kill(0)
+...         producer.send("orders", b"43 apples").result()
 """
 
 import itertools
@@ -20,14 +26,16 @@ import pytest
 if TYPE_CHECKING:
     # Imports nothing of ottla before a test uses a fixture: every pytest run loads this module.
     from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded_cluster import EmbeddedCluster
 
 _numbers = itertools.count(1)
+CLUSTER_BROKERS = 3
 _CREATE_VERSION = 7
 """The version of CreateTopics to send; the broker is from this package and supports it."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addini("ottla_settings", "settings of the ottla_broker fixture, one name=value per line", type="linelist")
+    parser.addini("ottla_settings", "settings of the brokers, one name=value per line", type="linelist")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -42,19 +50,30 @@ def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
     """A broker on a free port, shared by all tests of a worker. It and its data are removed at the end."""
     from ottla.broker.embedded import Broker
 
-    # No initial rebalance delay: tests should not wait for more members to join.
-    settings: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
-    for line in pytestconfig.getini("ottla_settings"):
-        name, separator, value = line.partition("=")
-        if not separator:
-            raise pytest.UsageError(f"ottla_settings: {line!r} is not name=value")
-        settings[name.strip()] = value.strip()
     # Import what the ottla_topic fixture needs while the broker process starts.
     importing = threading.Thread(target=_import_messages)
     importing.start()
-    with Broker.embedded(settings=settings) as broker:
+    with Broker.embedded(settings=_settings(pytestconfig)) as broker:
         importing.join()
         yield broker
+
+
+@pytest.fixture(scope="session")
+def _ottla_cluster(pytestconfig: pytest.Config) -> "Iterator[EmbeddedCluster]":
+    from ottla.broker.embedded import Broker
+
+    with Broker.embedded(brokers=CLUSTER_BROKERS, settings=_settings(pytestconfig)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def ottla_cluster(_ottla_cluster: "EmbeddedCluster") -> "EmbeddedCluster":
+    """Three brokers that form a cluster, shared by all tests of a worker.
+
+    Brokers that the last test killed, stopped or paused run again before the next test.
+    """
+    _ottla_cluster.restore()
+    return _ottla_cluster
 
 
 @pytest.fixture
@@ -71,6 +90,17 @@ def ottla_topic(request: pytest.FixtureRequest, ottla_broker: "EmbeddedBroker") 
         with Admin(bootstrap_servers=ottla_broker.bootstrap) as admin:
             admin.create_topic(name, **shape)
     return name
+
+
+def _settings(config: pytest.Config) -> dict[str, object]:
+    # No initial rebalance delay: tests should not wait for more members to join.
+    settings: dict[str, object] = {"group.initial.rebalance.delay.ms": 0}
+    for line in config.getini("ottla_settings"):
+        name, separator, value = line.partition("=")
+        if not separator:
+            raise pytest.UsageError(f"ottla_settings: {line!r} is not name=value")
+        settings[name.strip()] = value.strip()
+    return settings
 
 
 def _import_messages() -> None:

@@ -13,6 +13,7 @@ from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.handler_support.fetch_sessions import FetchSessions
 from ottla.broker.handler_support.transaction_verification import TransactionalAppend, TransactionVerifier, Verdicts
+from ottla.broker.identity import read_identity, write_identity
 from ottla.broker.services import Services
 from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.broker")
 
-METADATA_DIRECTORY = "metadata"
+METADATA_DIRECTORY, METADATA_FILE = "metadata", "metadata.sqlite"
 """Next to the directories of partitions, which all end with a number."""
 STOP_GRACE_MS = 3_000
 """How long requests in progress may take to finish when the broker stops."""
@@ -115,20 +116,20 @@ class Broker:
         # The ports are bound before anything is read from disk, and served when everything is ready.
         self.server = server = Server(_not_ready, _limits(config))
         await self._listen(server, listeners)
+        identity = read_identity(self._disk, directory.path, config.node_id)
         store = self._store
         if store is None:
             from ottla.metadata.sqlite_store import SqliteStore
 
-            path = os.path.join(directory.path, METADATA_DIRECTORY)
-            self._disk.make_directories(path)
             store = SqliteStore(
-                os.path.join(path, "metadata.sqlite"),
+                self._metadata_file(directory.path),
                 session_timeout_ms=config.broker_session_timeout_ms,
                 clock=clock,
             )
         metadata = MetadataFollower(store, settings, config=config, clock=clock)
         await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
         self._metadata = metadata
+        write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
         self._peers = peers = BrokerPeers(config.node_id, config.inter_broker_listener_name, rng=self._random)
         metadata.subscribe(peers.apply)
         replicas = ReplicaManager(
@@ -177,6 +178,20 @@ class Broker:
             services.config = config
             services.replicas.reconfigure(config)
             self.server.limits = _limits(config)
+
+    def _metadata_file(self, data: str) -> str:
+        """The file of the metadata store. Its directory exists when this returns."""
+        path = self.config.metadata or os.path.join(data, METADATA_DIRECTORY, METADATA_FILE)
+        if os.path.isdir(path):
+            path = os.path.join(path, METADATA_FILE)
+        try:
+            self._disk.make_directories(os.path.dirname(path) or ".")
+        except OSError as error:
+            raise OttlaError(
+                f"cannot use {path} as metadata file: {error.strerror or error}",
+                "choose a file in a directory you can write to with --metadata PATH",
+            ) from None
+        return path
 
     def _open_directory(self, path: str) -> LogDirectory:
         try:

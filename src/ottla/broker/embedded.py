@@ -13,11 +13,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self, overload
 
 from ottla.child_process import child_environment
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
+
+if TYPE_CHECKING:
+    from ottla.broker.embedded_cluster import EmbeddedCluster
 
 READY = "ottla ready: "
 
@@ -42,18 +45,23 @@ class EmbeddedBroker:
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
         timeout: float = 60.0,
+        wait: bool = True,
     ) -> None:
+        """With `wait=False`, call `wait_until_ready()` before anything else."""
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-") if data is None else None
         self.data = Path(self._temporary.name if self._temporary is not None else data)  # type: ignore[arg-type]
-        self._settings = {name: _text(value) for name, value in (settings or {}).items()}
+        self._settings = {name: setting_text(value) for name, value in (settings or {}).items()}
         self._listen = listen
         self._log_level = log_level
         self._timeout = timeout
         # A file, not a pipe, which would have to be drained.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_paused = self._is_closing = False
         try:
             self._start()
+            if wait:
+                self.wait_until_ready()
         except BaseException:
             self.close()
             raise
@@ -77,13 +85,26 @@ class EmbeddedBroker:
         size = os.fstat(self._errors.fileno()).st_size
         return os.pread(self._errors.fileno(), size, 0).decode(errors="replace")
 
+    def pause(self) -> None:
+        """Suspends the process (SIGSTOP). To the others it looks like a broker that hangs."""
+        os.kill(self._running().pid, signal.SIGSTOP)
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Continues a paused process. Does nothing if it is not paused."""
+        if self._is_paused:
+            os.kill(self._running().pid, signal.SIGCONT)
+            self._is_paused = False
+
     def stop(self) -> None:
         """Stops the broker cleanly. Its data is kept for `restart()`."""
         process = self._process
         if process is None:
             return
         if process.poll() is None:
-            process.terminate()
+            if not self._is_closing:  # a second request would stop it in the middle of stopping
+                self.resume()
+                process.terminate()
             try:
                 process.wait(self._timeout)
             except subprocess.TimeoutExpired:
@@ -99,8 +120,23 @@ class EmbeddedBroker:
     def restart(self) -> None:
         """Stops the broker if it runs, and starts it again on the same data and port."""
         self.stop()
+        self.start()
+
+    def start(self) -> None:
+        """Starts a stopped or killed broker again, on the same data and port."""
+        if self._process is not None:
+            raise OttlaError("the broker is running", "call restart() to stop it and start it again")
         self._listen = self.bootstrap
         self._start()
+        self.wait_until_ready()
+
+    def begin_close(self) -> None:
+        """Makes the broker stop without handing over its partitions, and does not wait for it; then call `close()`."""
+        if self._process is not None and not self._is_closing:
+            self.resume()
+            self._is_closing = True
+            assert self._process.stdin is not None
+            self._process.stdin.close()
 
     def close(self) -> None:
         """Stops the broker and removes its data directory if that is a temporary one."""
@@ -138,10 +174,10 @@ class EmbeddedBroker:
             # Ctrl-C in a terminal reaches every process of the group; this one must be stopped by its parent instead.
             start_new_session=True,
         )
-        address = self._wait_until_ready(self._process)
-        self.host, self.port = address[0].strip("[]"), int(address[1])
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> tuple[str, str]:
+    def wait_until_ready(self) -> None:
+        """Returns when the broker serves clients; raises OttlaError if it cannot start."""
+        process = self._running()
         assert process.stdout is not None
         deadline = monotonic() + self._timeout
         line = b""
@@ -159,7 +195,7 @@ class EmbeddedBroker:
                 raise OttlaError("the broker did not start", self._last_lines())
             line += piece
         host, _, port = line.decode().strip().removeprefix(READY).rpartition(":")
-        return host, port
+        self.host, self.port = host.strip("[]"), int(port)
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -167,7 +203,7 @@ class EmbeddedBroker:
         return self._process
 
     def _end(self, with_signal: signal.Signals | None = None) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._is_paused = self._process, None, False
         if process is None:
             return
         if with_signal is not None and process.poll() is None:
@@ -188,24 +224,53 @@ class Broker:
     ...     producer = Producer({"bootstrap.servers": broker.bootstrap})
     """
 
+    @overload
     @staticmethod
     def embedded(
         data: str | os.PathLike[str] | None = None,
         *,
+        brokers: None = None,
         settings: Mapping[str, object] | None = None,
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
         timeout: float = 60.0,
-    ) -> EmbeddedBroker:
+    ) -> EmbeddedBroker: ...
+
+    @overload
+    @staticmethod
+    def embedded(
+        data: str | os.PathLike[str] | None = None,
+        *,
+        brokers: int,
+        settings: Mapping[str, object] | None = None,
+        listen: str = "127.0.0.1:0",
+        log_level: str = "info",
+        timeout: float = 60.0,
+    ) -> "EmbeddedCluster": ...
+
+    @staticmethod
+    def embedded(
+        data: str | os.PathLike[str] | None = None,
+        *,
+        brokers: int | None = None,
+        settings: Mapping[str, object] | None = None,
+        listen: str = "127.0.0.1:0",
+        log_level: str = "info",
+        timeout: float = 60.0,
+    ) -> "EmbeddedBroker | EmbeddedCluster":
         """Starts a broker in a child process. It stops when this process ends.
 
         `data` is the data directory (default: a temporary one, removed at the end). `settings` maps Kafka's setting
         names to values. `listen` is HOST:PORT (default: a free port of 127.0.0.1). Starting and stopping may take
-        `timeout` seconds each.
+        `timeout` seconds each. With `brokers`, starts a cluster of that many brokers; ports are counted up.
         """
-        return EmbeddedBroker(data, settings=settings, listen=listen, log_level=log_level, timeout=timeout)
+        if brokers is None:
+            return EmbeddedBroker(data, settings=settings, listen=listen, log_level=log_level, timeout=timeout)
+        from ottla.broker.embedded_cluster import EmbeddedCluster
+
+        return EmbeddedCluster(brokers, data, settings=settings, listen=listen, log_level=log_level, timeout=timeout)
 
 
-def _text(value: object) -> str:
+def setting_text(value: object) -> str:
     """A setting's value as text in Kafka's form: True becomes true."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,22 +1,18 @@
-"""`ottla serve`: runs one broker until it receives SIGINT or SIGTERM."""
+"""`ottla serve`: runs one broker until it receives SIGINT or SIGTERM. `serve_brokers.py` runs several."""
 
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from ottla.checks import port_from_text
+from ottla.cli.serve_options import HELP, Options, parse_options
 from ottla.errors import KafkaError, OttlaError
 
 if TYPE_CHECKING:
     import asyncio
 
     from ottla.broker.settings.config import BrokerConfig
-
-DEFAULT_LISTEN = "127.0.0.1:9092"
-DEFAULT_DATA = "ottla-data"
-LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """glibc's parameter numbers for `mallopt`."""
@@ -30,42 +26,6 @@ _TRIMMED_FROM_BYTES = 192 << 20
 _COLLECTION_THRESHOLDS = (2_000, 10, 25)
 """Of the three generations: the oldest is collected after half a million new objects, about 50 MB."""
 
-HELP = f"""\
-Usage: ottla serve [OPTION ...]
-
-Run a Kafka-compatible broker. Prints "ottla ready: HOST:PORT" when it accepts connections.
-Ctrl-C or SIGTERM stops it cleanly; a second one stops it at once.
-
-Options:
-  --listen HOST:PORT    address to listen on; port 0 picks a free port, :PORT listens on all interfaces
-                        (default: {DEFAULT_LISTEN})
-  --data DIR            data directory for records and metadata (default: ./{DEFAULT_DATA})
-  --config FILE         properties file with one name=value per line, like Kafka's server.properties
-  --set NAME=VALUE      set a broker setting; overrides the file; repeatable
-  --metrics HOST:PORT   serve Prometheus metrics on this address (needs: pip install 'ottla[metrics]')
-  --log-level LEVEL     {", ".join(LOG_LEVELS)} (default: info); logs go to standard error
-  --stop-with-stdin     also stop when standard input is closed, for programs that start a broker
-  --help, -h            show this message and exit
-
-Settings have Kafka's names. Options override --set, and --set overrides the file.
-
-Examples:
-  ottla serve
-  ottla serve --listen 127.0.0.1:0 --data /tmp/orders
-  ottla serve --set num.partitions=6 --set log.retention.hours=24
-  ottla serve --config server.properties --log-level warning
-"""
-
-
-class Options(NamedTuple):
-    """The parsed command line."""
-
-    values: dict[str, str]
-    """Settings by name, as unparsed text."""
-    log_level: str = "info"
-    stop_with_stdin: bool = False
-    help: bool = False
-
 
 def serve(arguments: Sequence[str]) -> int:
     """Runs the command. Returns 0 after a clean stop, and 2 after printing one line if the broker cannot start."""
@@ -74,7 +34,11 @@ def serve(arguments: Sequence[str]) -> int:
         if options.help:
             print(HELP, end="")
             return 0
-        return _run(options)
+        if options.brokers is not None:
+            from ottla.cli.serve_brokers import serve_brokers
+
+            return serve_brokers(options)
+        return run_broker(options, say_ready)
     except KeyboardInterrupt:  # Ctrl-C before the signal handlers were installed
         return 130
     except OttlaError as error:
@@ -83,81 +47,13 @@ def serve(arguments: Sequence[str]) -> int:
         return 2
 
 
-def parse_options(arguments: Sequence[str]) -> Options:
-    """Parses the command line. `--name value` and `--name=value` are equivalent."""
-    options: dict[str, str] = {}
-    settings: dict[str, str] = {}
-    flags = set()
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        if word in ("--help", "-h"):
-            return Options({}, help=True)
-        name, has_value, value = word.partition("=")
-        if name == "--stop-with-stdin" and not has_value:
-            flags.add(name)
-            continue
-        if name not in ("--listen", "--data", "--config", "--set", "--metrics", "--log-level"):
-            raise OttlaError(f"unknown option {word}", "see: ottla serve --help")
-        if not has_value:
-            if not words:
-                raise OttlaError(f"{name} needs a value", "see: ottla serve --help")
-            value = words.pop(0)
-        if name == "--set":
-            setting, equals, text = value.partition("=")
-            if not equals or not setting.strip():
-                raise OttlaError(f"--set {value} has no '='", "write --set NAME=VALUE")
-            settings[setting.strip()] = text.strip()
-        elif name in options:
-            raise OttlaError(f"option {name} is repeated", "pass it once")
-        else:
-            options[name] = value
-    values = _read_config(options["--config"]) if "--config" in options else {}
-    values |= settings
-    if "--listen" in options:
-        values["listeners"] = _listener(options["--listen"])
-    if "--data" in options:
-        values["log.dirs"] = options["--data"]
-        values.pop("log.dir", None)
-    if "--metrics" in options:
-        values["ottla.metrics.listen"] = options["--metrics"]
-    values.setdefault("listeners", _listener(DEFAULT_LISTEN))
-    if "log.dir" not in values:
-        values.setdefault("log.dirs", DEFAULT_DATA)
-    log_level = options.get("--log-level", "info").lower()
-    if log_level not in LOG_LEVELS:
-        raise OttlaError(f"unknown log level {log_level}", f"use one of {', '.join(LOG_LEVELS)}")
-    return Options(values, log_level, "--stop-with-stdin" in flags)
+def run_broker(
+    options: Options, say_ready: Callable[[str], None], *, lifeline: int | None = None, name: str = ""
+) -> int:
+    """Runs one broker until it is stopped, and calls `say_ready` with its address when it serves clients.
 
-
-def _listener(address: str) -> str:
-    """Converts HOST:PORT to Kafka's listener format."""
-    if "://" in address:
-        return address
-    host, colon, port = address.rpartition(":")
-    if not colon or port_from_text(port) is None or (":" in host and not host.startswith("[")):
-        raise OttlaError(
-            f"cannot listen on {address!r}",
-            "write --listen HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:9092; IPv6 as [::1]:9092",
-        )
-    return f"PLAINTEXT://{host}:{port}"
-
-
-def _read_config(path: str) -> dict[str, str]:
-    from ottla.config import read_properties
-
-    try:
-        with open(path, encoding="utf-8") as file:
-            return read_properties(file.read())
-    except OSError as error:
-        raise OttlaError(f"cannot read {path}: {error.strerror}", "pass a file with one name=value per line") from None
-    except UnicodeDecodeError:
-        raise OttlaError(f"cannot read {path}: it is not text", "pass a file with one name=value per line") from None
-    except OttlaError as error:
-        raise OttlaError(f"{path}: {error.message}", error.hint) from None
-
-
-def _run(options: Options) -> int:
+    It also stops when the other end of `lifeline`, a pipe, is closed. `name` appears in each line of the log.
+    """
     import asyncio
     import logging
 
@@ -166,7 +62,7 @@ def _run(options: Options) -> int:
     logging.basicConfig(
         stream=sys.stderr,
         level=options.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        format=f"%(asctime)s %(levelname)s {name and name + ' '}%(name)s: %(message)s",
     )
     config = load_config(options.values)
     _fill_standard_files()
@@ -179,11 +75,11 @@ def _run(options: Options) -> int:
     else:
         new_loop = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(config, options))
+        runner.run(_serve(config, say_ready, 0 if options.stop_with_stdin else lifeline))
     return 0
 
 
-async def _serve(config: "BrokerConfig", options: Options) -> None:
+async def _serve(config: "BrokerConfig", say_ready: Callable[[str], None], lifeline: int | None) -> None:
     import asyncio
 
     from ottla.broker.broker import Broker
@@ -192,8 +88,8 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, stop)
-    if options.stop_with_stdin:
-        _watch_stdin(loop, stop)
+    if lifeline is not None:
+        _watch_lifeline(loop, stop, lifeline)
     broker = Broker(config)
     try:
         await broker.start()
@@ -202,7 +98,7 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
         raise OttlaError(f"the broker cannot start on {config.log_dirs[0]}: {error}", hint) from None
     try:
         _settle_memory()
-        _say_ready(broker.address)
+        say_ready(broker.address)
         _keep_large_blocks()  # after "ready": it must not delay the start
         broker.watch_event_loop()
         trimming = loop.create_task(_trim_memory())
@@ -212,7 +108,7 @@ async def _serve(config: "BrokerConfig", options: Options) -> None:
         await broker.stop()
 
 
-def _say_ready(address: str) -> None:
+def say_ready(address: str) -> None:
     try:
         print(f"ottla ready: {address}", flush=True)
     except OSError:  # standard output is closed; the broker serves anyway
@@ -226,14 +122,14 @@ def _on_signal(stop: "asyncio.Event") -> None:
     stop.set()
 
 
-def _watch_stdin(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Event") -> None:
+def _watch_lifeline(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Event", pipe: int) -> None:
     def readable() -> None:
-        if not os.read(0, 4096):
-            loop.remove_reader(0)
+        if not os.read(pipe, 4096):
+            loop.remove_reader(pipe)
             stop.set()
 
     try:
-        loop.add_reader(0, readable)
+        loop.add_reader(pipe, readable)
     except OSError:
         raise OttlaError(
             "--stop-with-stdin needs a pipe as standard input", "start the broker with stdin=PIPE"

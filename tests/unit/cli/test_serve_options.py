@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.serve import parse_options, serve
+from ottla.cli.serve import serve
+from ottla.cli.serve_options import parse_options
 from ottla.errors import OttlaError
 
 
@@ -46,6 +47,15 @@ def test_options_override_set_and_set_overrides_the_file(tmp_path: Path) -> None
     assert values("--config", str(file), "--set=log.dirs=/from/set", "--data", "/d")["log.dirs"] == "/d"
 
 
+def test_a_broker_of_a_cluster_has_an_id_and_a_metadata_file(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("broker.id=4\n")
+    given = values("--config", str(file), "--node-id", "2", "--metadata", "/tmp/c/metadata")
+    assert given["node.id"] == "2"
+    assert "broker.id" not in given
+    assert given["ottla.metadata"] == "/tmp/c/metadata"
+
+
 def test_a_value_may_contain_an_equals_sign() -> None:
     assert values("--set", "broker.rack=a=b")["broker.rack"] == "a=b"
 
@@ -66,6 +76,12 @@ def test_a_value_may_contain_an_equals_sign() -> None:
         (["--log-level", "loud"], "unknown log level loud"),
         (["--config", "/no/such/file"], "cannot read /no/such/file: No such file or directory"),
         (["--config", "/"], "cannot read /: Is a directory"),
+        (["--brokers", "three"], "cannot run 'three' brokers"),
+        (["--brokers", "0"], "cannot run '0' brokers"),
+        (["--brokers", "101"], "cannot run '101' brokers"),
+        (["--brokers", "3", "--node-id", "1"], "--brokers and a node id exclude each other"),
+        (["--brokers", "3", "--set", "broker.id=1"], "--brokers and a node id exclude each other"),
+        (["--brokers", "3", "--listen", "a:65535"], "listeners of broker 1 has port 65536; the highest is 65535"),
     ],
 )
 def test_an_invalid_option_is_reported_in_one_line_with_a_hint(
@@ -97,5 +113,16 @@ def test_an_invalid_config_file_is_named(tmp_path: Path) -> None:
 def test_help_shows_every_option_and_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert serve(["--help"]) == 0
     text = capsys.readouterr().out
-    for option in ("--listen", "--data", "--config", "--set", "--metrics", "--log-level", "Examples:"):
+    for option in (
+        "--listen",
+        "--data",
+        "--config",
+        "--set",
+        "--metrics",
+        "--log-level",
+        "--brokers",
+        "--node-id",
+        "--metadata",
+        "Examples:",
+    ):
         assert option in text

@@ -40,6 +40,12 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
     node_id: int = setting("node.id", 0, "This broker's id, unique in the cluster; broker.id is an alias.", at_least=0)
     broker_rack: str | None = setting("broker.rack", None, "The rack of this broker; replicas are spread over racks.")
     log_dirs: tuple[str, ...] = setting("log.dirs", ("/tmp/ottla-logs",), "The data directory; log.dir is an alias.")
+    metadata: str | None = setting(
+        "ottla.metadata",
+        None,
+        "The file with the cluster's metadata. Brokers of one host that share it form a cluster; "
+        "not set: inside the data directory.",
+    )
     listeners: tuple[str, ...] = setting(
         "listeners",
         ("PLAINTEXT://:9092",),

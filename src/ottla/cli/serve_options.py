@@ -1,0 +1,158 @@
+"""The command line of `ottla serve`: its help text, and its options as settings. Imports little, for a quick start."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ottla.checks import number_from_text, port_from_text
+from ottla.errors import OttlaError
+
+DEFAULT_LISTEN = "127.0.0.1:9092"
+DEFAULT_DATA = "ottla-data"
+LOG_LEVELS = ("debug", "info", "warning", "error")
+BROKERS_MAX = 100
+SEE_HELP = "see: ottla serve --help"
+
+HELP = f"""\
+Usage: ottla serve [OPTION ...]
+
+Run a Kafka-compatible broker, or several. Prints "ottla ready: HOST:PORT" when it accepts connections.
+Ctrl-C or SIGTERM stops it cleanly; a second one stops it at once.
+
+Options:
+  --listen HOST:PORT    address to listen on; port 0 picks a free port, :PORT listens on all interfaces
+                        (default: {DEFAULT_LISTEN})
+  --data DIR            data directory for records and metadata (default: ./{DEFAULT_DATA})
+  --brokers N           run a cluster of N broker processes on the ports from --listen upwards, each with its own
+                        directory in --data; a broker that crashes is started again
+  --node-id N           this broker's id in a cluster (default: 0)
+  --metadata PATH       file with the cluster's metadata; brokers of one host that share it form a cluster
+                        (default: inside the data directory)
+  --config FILE         properties file with one name=value per line, like Kafka's server.properties
+  --set NAME=VALUE      set a broker setting; overrides the file; repeatable
+  --metrics HOST:PORT   serve Prometheus metrics on this address (needs: pip install 'ottla[metrics]')
+  --log-level LEVEL     {", ".join(LOG_LEVELS)} (default: info); logs go to standard error
+  --stop-with-stdin     also stop when standard input is closed, for programs that start a broker
+  --help, -h            show this message and exit
+
+Settings have Kafka's names. Options override --set, and --set overrides the file.
+
+Examples:
+  ottla serve
+  ottla serve --listen 127.0.0.1:0 --data /tmp/orders
+  ottla serve --set num.partitions=6 --set log.retention.hours=24
+  ottla serve --config server.properties --log-level warning
+
+A cluster of three brokers, with one command or with three:
+  ottla serve --brokers 3
+
+  ottla serve --node-id 0 --metadata /tmp/c/metadata --listen 127.0.0.1:9092 --data /tmp/c/0
+  ottla serve --node-id 1 --metadata /tmp/c/metadata --listen 127.0.0.1:9093 --data /tmp/c/1
+  ottla serve --node-id 2 --metadata /tmp/c/metadata --listen 127.0.0.1:9094 --data /tmp/c/2
+"""
+
+_SETTINGS = {
+    "--listen": "listeners",
+    "--data": "log.dirs",
+    "--node-id": "node.id",
+    "--metadata": "ottla.metadata",
+    "--metrics": "ottla.metrics.listen",
+}
+"""Options that stand for a setting."""
+_ALIASES = {"log.dirs": "log.dir", "node.id": "broker.id"}
+"""An option also replaces the other name of its setting."""
+_OTHERS = ("--config", "--set", "--log-level", "--brokers")
+
+
+class Options(NamedTuple):
+    """The parsed command line."""
+
+    values: dict[str, str]
+    """Settings by name, as unparsed text."""
+    log_level: str = "info"
+    stop_with_stdin: bool = False
+    help: bool = False
+    brokers: int | None = None
+    """How many brokers to run and supervise; None for one broker without a supervisor."""
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    """Parses the command line. `--name value` and `--name=value` are equivalent."""
+    options: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    flags = set()
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        if word in ("--help", "-h"):
+            return Options({}, help=True)
+        name, has_value, value = word.partition("=")
+        if name == "--stop-with-stdin" and not has_value:
+            flags.add(name)
+            continue
+        if name not in _SETTINGS and name not in _OTHERS:
+            raise OttlaError(f"unknown option {word}", SEE_HELP)
+        if not has_value:
+            if not words:
+                raise OttlaError(f"{name} needs a value", SEE_HELP)
+            value = words.pop(0)
+        if name == "--set":
+            setting, equals, text = value.partition("=")
+            if not equals or not setting.strip():
+                raise OttlaError(f"--set {value} has no '='", "write --set NAME=VALUE")
+            settings[setting.strip()] = text.strip()
+        elif name in options:
+            raise OttlaError(f"option {name} is repeated", "pass it once")
+        else:
+            options[name] = value
+    values = _read_config(options["--config"]) if "--config" in options else {}
+    values |= settings
+    for name, setting in _SETTINGS.items():
+        if name in options:
+            values.pop(_ALIASES.get(setting, ""), None)
+            values[setting] = listener(options[name]) if name == "--listen" else options[name]
+    values.setdefault("listeners", listener(DEFAULT_LISTEN))
+    if "log.dir" not in values:
+        values.setdefault("log.dirs", DEFAULT_DATA)
+    log_level = options.get("--log-level", "info").lower()
+    if log_level not in LOG_LEVELS:
+        raise OttlaError(f"unknown log level {log_level}", f"use one of {', '.join(LOG_LEVELS)}")
+    brokers = _number_of_brokers(options["--brokers"], values) if "--brokers" in options else None
+    return Options(values, log_level, "--stop-with-stdin" in flags, brokers=brokers)
+
+
+def listener(address: str) -> str:
+    """Converts HOST:PORT to Kafka's listener format."""
+    if "://" in address:
+        return address
+    host, colon, port = address.rpartition(":")
+    if not colon or port_from_text(port) is None or (":" in host and not host.startswith("[")):
+        raise OttlaError(
+            f"cannot listen on {address!r}",
+            "write --listen HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:9092; IPv6 as [::1]:9092",
+        )
+    return f"PLAINTEXT://{host}:{port}"
+
+
+def _number_of_brokers(text: str, values: dict[str, str]) -> int:
+    number = number_from_text(text)
+    if number is None or not 1 <= number <= BROKERS_MAX:
+        raise OttlaError(f"cannot run {text!r} brokers", f"write --brokers N with a number from 1 to {BROKERS_MAX}")
+    if "node.id" in values or "broker.id" in values:
+        raise OttlaError(
+            "--brokers and a node id exclude each other", "--brokers gives the ids 0, 1, 2 …; remove the node id"
+        )
+    return int(number)
+
+
+def _read_config(path: str) -> dict[str, str]:
+    from ottla.config import read_properties
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            return read_properties(file.read())
+    except OSError as error:
+        raise OttlaError(f"cannot read {path}: {error.strerror}", "pass a file with one name=value per line") from None
+    except UnicodeDecodeError:
+        raise OttlaError(f"cannot read {path}: it is not text", "pass a file with one name=value per line") from None
+    except OttlaError as error:
+        raise OttlaError(f"{path}: {error.message}", error.hint) from None

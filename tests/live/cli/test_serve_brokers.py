@@ -1,0 +1,224 @@
+"""Several brokers on one host: `ottla serve --brokers N`, or N commands that share a metadata file. Spec: B10"""
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ottla import Admin
+from tests.support.waiting import eventually
+
+SOURCE = str(Path(__file__).parents[3] / "src")
+PATIENCE_S = 60
+
+
+def start(*arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ottla", "serve", *arguments],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    )
+
+
+def ready_line(process: subprocess.Popen[bytes]) -> str:
+    """The addresses in the ready line."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    readable, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
+    assert readable, "no ready line"
+    line = process.stdout.readline().decode().strip()
+    assert line.startswith("ottla ready: "), line + process.stderr.read().decode()
+    return line.removeprefix("ottla ready: ")
+
+
+@contextmanager
+def serving(*arguments: str, stdin: int = subprocess.DEVNULL) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    process = start("--listen", "127.0.0.1:0", *arguments, stdin=stdin)
+    try:
+        yield process, ready_line(process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def brokers_of(bootstrap: str) -> dict[int, str]:
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        return {node.node_id: f"{node.host}:{node.port}" for node in admin.describe_cluster().brokers}
+
+
+def pids_of(supervisor: subprocess.Popen[bytes]) -> list[int]:
+    text = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text()
+    return [int(pid) for pid in text.split()]
+
+
+def refused(*arguments: str) -> str:
+    """The one line that a failed start prints."""
+    process = start(*arguments)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    text = err.decode()
+    assert process.returncode == 2, text
+    assert out == b""
+    assert "Traceback" not in text
+    (line,) = [line for line in text.splitlines() if line.startswith("ottla: ")]
+    return line
+
+
+# One command
+
+
+def test_one_command_runs_three_brokers_that_one_signal_stops(tmp_path: Path) -> None:
+    with serving("--brokers", "3", "--data", str(tmp_path)) as (process, bootstrap):
+        addresses = bootstrap.split(",")
+        assert brokers_of(bootstrap) == dict(enumerate(addresses))
+        assert len(set(addresses)) == 3
+        children = pids_of(process)
+        assert len(children) == 3
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err.decode()
+        assert out == b""
+        assert b"Traceback" not in err
+        assert err.count(b"has stopped") == 3
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert {path.name for path in tmp_path.iterdir()} == {"broker-0", "broker-1", "broker-2", "cluster"}
+
+
+def test_ports_are_counted_up(tmp_path: Path) -> None:
+    first = free_ports(3)
+    process = start("--brokers", "3", "--listen", f"127.0.0.1:{first}", "--data", str(tmp_path))
+    try:
+        assert ready_line(process) == ",".join(f"127.0.0.1:{first + n}" for n in range(3))
+    finally:
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def test_a_broker_that_is_killed_is_started_again_on_its_port(tmp_path: Path) -> None:
+    with serving("--brokers", "3", "--data", str(tmp_path)) as (process, bootstrap):
+        before = brokers_of(bootstrap)
+        victim = pids_of(process)[1]
+        os.kill(victim, signal.SIGKILL)
+        eventually(lambda: len(pids_of(process)) == 3 and victim not in pids_of(process))
+        eventually(lambda: brokers_of(bootstrap) == before)
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, err.decode()
+        assert re.search(r"ottla: broker \d: ended with signal SIGKILL; it is started again in 0.5 s", err.decode())
+        assert re.search(r"ottla: broker \d is back at 127\.0\.0\.1:\d+", err.decode())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_broker_outlives_its_supervisor(tmp_path: Path, number: signal.Signals) -> None:
+    with serving("--brokers", "2", "--data", str(tmp_path)) as (process, _):
+        children = pids_of(process)
+        process.send_signal(number)
+        process.communicate(timeout=PATIENCE_S)
+        eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+
+
+def test_closing_standard_input_stops_the_brokers(tmp_path: Path) -> None:
+    arguments = ("--brokers", "2", "--data", str(tmp_path), "--stop-with-stdin")
+    with serving(*arguments, stdin=subprocess.PIPE) as (process, _):
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+        process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0
+
+
+def test_a_taken_port_stops_all_brokers_with_one_line(tmp_path: Path) -> None:
+    first = free_ports(3)
+    with socket.create_server(("127.0.0.1", first + 2)):
+        line = refused("--brokers", "3", "--listen", f"127.0.0.1:{first}", "--data", str(tmp_path))
+    assert line.startswith(f"ottla: broker 2: cannot listen on 127.0.0.1:{first + 2}: the port is in use (")
+
+
+def test_a_wrong_setting_is_reported_once(tmp_path: Path) -> None:
+    arguments = ("--brokers", "3", "--listen", "127.0.0.1:0", "--data", str(tmp_path))
+    assert "num.partitions" in refused(*arguments, "--set", "num.partitions=none")
+
+
+def test_the_directory_of_a_single_broker_is_not_that_of_a_cluster(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving("--data", str(data)) as (process, bootstrap):
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topic("orders")
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+    line = refused("--brokers", "3", "--listen", "127.0.0.1:0", "--data", str(data))
+    assert f"{data} is the data directory of a single broker" in line
+    # The line says how to make it a cluster.
+    commands = line.partition("broker 0 of a cluster: ")[2].removesuffix(")")
+    subprocess.run(["sh", "-ec", commands], check=True)
+    with serving("--brokers", "3", "--data", str(data)) as (_, bootstrap), Admin(bootstrap_servers=bootstrap) as admin:
+        assert [topic.name for topic in admin.list_topics()] == ["orders"]
+
+
+def test_the_directory_of_a_cluster_is_not_that_of_a_single_broker(tmp_path: Path) -> None:
+    with serving("--brokers", "2", "--data", str(tmp_path)) as (process, _):
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+    line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path))
+    assert f"{tmp_path} is the data directory of a cluster (start the cluster with --brokers N" in line
+
+
+def free_ports(count: int) -> int:
+    """The first of several free ports in a row, below the range from which the kernel takes free ports."""
+    for first in range(20_000 + os.getpid() % 9_000, 32_000, count):
+        sockets = []
+        try:
+            for port in range(first, first + count):
+                sockets.append(socket.create_server(("127.0.0.1", port)))  # noqa: PERF401
+            return first
+        except OSError:
+            pass
+        finally:
+            for each in sockets:
+                each.close()
+    raise AssertionError("no free ports")
+
+
+# By hand
+
+
+def test_three_commands_with_the_same_metadata_form_a_cluster(tmp_path: Path) -> None:
+    def by_hand(node_id: int) -> tuple[str, ...]:
+        return ("--node-id", str(node_id), "--metadata", str(tmp_path / "m"), "--data", str(tmp_path / str(node_id)))
+
+    with serving(*by_hand(0)) as (_, a), serving(*by_hand(1)) as (_, b), serving(*by_hand(2)) as (_, c):
+        assert brokers_of(b) == {0: a, 1: b, 2: c}
+        taken = ("--node-id", "1", "--metadata", str(tmp_path / "m"), "--data", str(tmp_path / "other"))
+        line = refused("--listen", "127.0.0.1:0", *taken)
+        assert "another running broker is registered with node.id 1 (" in line
+        assert brokers_of(b) == {0: a, 1: b, 2: c}
+
+
+def test_a_broker_does_not_start_with_the_data_of_another_broker(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path)) as (process, _):
+        process.terminate()
+        process.communicate(timeout=PATIENCE_S)
+    line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--node-id", "4")
+    assert f"{tmp_path} is the data directory of broker 0, not of broker 4 (start it with --node-id 0" in line
+
+
+def test_a_metadata_path_may_be_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    with serving("--metadata", str(tmp_path / "m"), "--data", str(tmp_path / "d")):
+        assert (tmp_path / "m" / "metadata.sqlite").exists()
+        assert not (tmp_path / "d" / "metadata").exists()
+
+
+def test_an_impossible_metadata_path_is_reported(tmp_path: Path) -> None:
+    line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--metadata", "/proc/nowhere/m")
+    assert "cannot use /proc/nowhere/m as metadata file" in line
