@@ -29,7 +29,7 @@ COMMANDS = {
     "consume": "ottla.cli.consume.command",
     "group": "ottla.cli.group.commands",
     "txn": "ottla.cli.txn",
-    "cluster": "ottla.cli.cluster",
+    "cluster": "ottla.cli.cluster.commands",
     "config": "ottla.cli.config",
     "log": "ottla.cli.log",
 }

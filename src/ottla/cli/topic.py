@@ -137,6 +137,8 @@ def describe(
 ) -> None:
     """Show a topic's partitions and its non-default settings.
 
+    Replicas that are not in sync are marked: behind, or down.
+
     \b
     Examples:
       ottla topic describe orders
@@ -174,6 +176,8 @@ def _describe(admin: Admin, topic: TopicDescription) -> dict[str, Any]:
                 "leader_epoch": p.leader_epoch,
                 "replicas": list(p.replicas),
                 "in_sync_replicas": list(p.in_sync_replicas),
+                "out_of_sync_replicas": [replica for replica in p.replicas if replica not in p.in_sync_replicas],
+                "offline_replicas": list(p.offline_replicas),
                 "first_offset": start.offset if start is not None else None,
                 "end_offset": end.offset if end is not None else None,
                 "last_stable_offset": at.offset if (at := stable.get(partition)) is not None else None,
@@ -213,13 +217,14 @@ def _print_description(topic: dict[str, Any]) -> None:
     console().print()
     rows = []
     for p in partitions:
-        lagging = set(p["replicas"]) - set(p["in_sync_replicas"])
-        in_sync = Text(", ".join(map(str, p["in_sync_replicas"])) or "none", style="yellow" if lagging else "")
+        in_sync = Text(
+            ", ".join(map(str, p["in_sync_replicas"])) or "none", style="yellow" if p["out_of_sync_replicas"] else ""
+        )
         leader = Text("none", style="red") if p["leader"] is None else p["leader"]
         first, end = p["first_offset"], p["end_offset"]
         held = count(end - first) if first is not None and end is not None else None
         shown = size(p["bytes"]) if p["bytes"] is not None else None
-        rows.append([p["partition"], leader, p["leader_epoch"], p["replicas"], in_sync, first, end, held, shown])
+        rows.append([p["partition"], leader, p["leader_epoch"], _replicas(p), in_sync, first, end, held, shown])
     columns = ["partition", "leader", "epoch", "replicas", "in sync", "first offset", "end offset", "records", "size"]
     numeric = ["partition", "leader", "epoch", "first offset", "end offset", "records", "size"]
     print_table(columns, rows, right=numeric)
@@ -233,6 +238,20 @@ def _print_description(topic: dict[str, Any]) -> None:
                     style="yellow",
                 )
             )
+
+
+def _replicas(partition: dict[str, Any]) -> Text:
+    """The replicas, with a mark at those that are not in sync."""
+    text = Text()
+    for number, replica in enumerate(partition["replicas"]):
+        text.append(", " if number else "")
+        if replica in partition["offline_replicas"]:
+            text.append(f"{replica} (down)", style="red")
+        elif replica in partition["out_of_sync_replicas"]:
+            text.append(f"{replica} (behind)", style="yellow")
+        else:
+            text.append(str(replica))
+    return text
 
 
 @app.command()

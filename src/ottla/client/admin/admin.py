@@ -10,6 +10,7 @@ from ottla.client.admin import group_offsets as group_offset_calls
 from ottla.client.admin import groups as group_calls
 from ottla.client.admin import open_transactions as open_transaction_calls
 from ottla.client.admin import prepared as prepared_calls
+from ottla.client.admin import replicas as replica_calls
 from ottla.client.admin import topics as topic_calls
 from ottla.client.admin import transactions as transaction_calls
 from ottla.client.admin.group_model import GroupDescription, GroupListing
@@ -35,12 +36,15 @@ from ottla.client.core.model import (
     NewTopic,
     Node,
     OffsetAndTimestamp,
+    QuorumDescription,
+    Reassignment,
     TopicDescription,
 )
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import list_offsets
 from ottla.client.core.settings import AdminConfig, build
 from ottla.clock import Clock, system_clock
+from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 
 VIEW_IDLE_MS = 300_000
@@ -208,6 +212,47 @@ class AsyncAdmin:
     async def describe_log_dirs(self, node_ids: Sequence[int] | None = None) -> list[LogDirectory]:
         """The data directories of brokers (all, if None) and the size of each replica in them."""
         return await cluster_calls.describe_log_dirs(self._network, node_ids)
+
+    # --- replicas -----------------------------------------------------------------------------------------
+
+    async def elect_leaders(
+        self, partitions: Iterable[PartitionLike] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Makes the preferred (first) replica of each partition the leader; of all partitions, if None.
+
+        Returns the partitions with a new leader (None) and those where the election failed, with the error. `unclean`
+        elects a replica that is not in sync, for partitions without a leader: records may be lost.
+
+        >>> await admin.elect_leaders([("orders", 0)])
+        """
+        return await replica_calls.elect_leaders(self._network, partitions, unclean=unclean)
+
+    async def alter_partition_reassignments(
+        self, replicas: ByPartition[Sequence[int] | None], *, allow_replication_factor_change: bool = True
+    ) -> None:
+        """Starts to move partitions to these brokers, the preferred leader first. None cancels a move.
+
+        Returns before the data is copied; see `list_partition_reassignments`.
+
+        >>> await admin.alter_partition_reassignments({("orders", 0): [1, 2, 3]})
+        """
+        await replica_calls.alter_partition_reassignments(
+            self._network, replicas, allow_replication_factor_change=allow_replication_factor_change
+        )
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[PartitionLike] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The partitions that are being moved; only of `partitions`, if passed."""
+        return await replica_calls.list_partition_reassignments(self._network, partitions)
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """The controller, its epoch, and the brokers that can become the controller."""
+        return await replica_calls.describe_quorum(self._network)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Removes a stopped broker from the cluster for good. Move its partitions away first."""
+        await replica_calls.unregister_broker(self._network, broker_id)
 
     # --- groups -------------------------------------------------------------------------------------------
 

@@ -31,8 +31,11 @@ from ottla.client.core.model import (
     NewTopic,
     Node,
     OffsetAndTimestamp,
+    QuorumDescription,
+    Reassignment,
     TopicDescription,
 )
+from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 
 
@@ -188,6 +191,49 @@ class Admin:
     def describe_log_dirs(self, node_ids: Sequence[int] | None = None) -> list[LogDirectory]:
         """The data directories of brokers (all, if None) and the size of each replica in them."""
         return self._call(self._async.describe_log_dirs(node_ids))
+
+    # --- replicas -----------------------------------------------------------------------------------------
+
+    def elect_leaders(
+        self, partitions: Iterable[PartitionLike] | None = None, *, unclean: bool = False
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Makes the preferred (first) replica of each partition the leader; of all partitions, if None.
+
+        Returns the partitions with a new leader (None) and those where the election failed, with the error. `unclean`
+        elects a replica that is not in sync, for partitions without a leader: records may be lost.
+
+        >>> admin.elect_leaders([("orders", 0)])
+        """
+        return self._call(self._async.elect_leaders(partitions, unclean=unclean))
+
+    def alter_partition_reassignments(
+        self, replicas: ByPartition[Sequence[int] | None], *, allow_replication_factor_change: bool = True
+    ) -> None:
+        """Starts to move partitions to these brokers, the preferred leader first. None cancels a move.
+
+        Returns before the data is copied; see `list_partition_reassignments`.
+
+        >>> admin.alter_partition_reassignments({("orders", 0): [1, 2, 3]})
+        """
+        return self._call(
+            self._async.alter_partition_reassignments(
+                replicas, allow_replication_factor_change=allow_replication_factor_change
+            )
+        )
+
+    def list_partition_reassignments(
+        self, partitions: Iterable[PartitionLike] | None = None
+    ) -> dict[TopicPartition, Reassignment]:
+        """The partitions that are being moved; only of `partitions`, if passed."""
+        return self._call(self._async.list_partition_reassignments(partitions))
+
+    def describe_quorum(self) -> QuorumDescription:
+        """The controller, its epoch, and the brokers that can become the controller."""
+        return self._call(self._async.describe_quorum())
+
+    def unregister_broker(self, broker_id: int) -> None:
+        """Removes a stopped broker from the cluster for good. Move its partitions away first."""
+        return self._call(self._async.unregister_broker(broker_id))
 
     # --- groups -------------------------------------------------------------------------------------------
 

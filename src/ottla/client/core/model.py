@@ -178,6 +178,26 @@ class LogDirectory:
 
 
 @dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition that is being moved: its replicas now, those that are added, and those that will be removed."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumDescription:
+    """Who controls the cluster. `epoch` increases with every new controller."""
+
+    controller_id: int
+    epoch: int
+    high_watermark: int
+    """How many changes the metadata has seen."""
+    voters: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
     """An offset, the timestamp of its record (-1 if none), and the leader epoch it was written in (-1: unknown)."""
 

@@ -1,0 +1,177 @@
+"""What `ottla cluster` knows about a cluster: one reading of its metadata and of every broker's disk."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ottla.client.blocking import Admin
+from ottla.client.core.model import (
+    ClusterDescription,
+    LogDirectory,
+    PartitionDescription,
+    QuorumDescription,
+    Reassignment,
+    TopicDescription,
+)
+from ottla.errors import ErrorCode, KafkaError
+from ottla.types import TopicPartition
+
+T = TypeVar("T")
+
+NOT_SERVED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+"""An old cluster, or one that does not allow the call: the rest is shown without it."""
+
+
+@dataclass(frozen=True)
+class Behind:
+    """A replica that is not in sync."""
+
+    partition: TopicPartition
+    broker: int
+    leader: int | None
+    is_running: bool
+    is_new: bool
+    """It is being added by a reassignment."""
+    bytes: int | None
+    leader_bytes: int | None
+
+    @property
+    def missing_bytes(self) -> int | None:
+        """About how much it has to copy. Sizes differ a little where logs were cleaned at different times."""
+        if self.bytes is None or self.leader_bytes is None:
+            return None
+        return max(0, self.leader_bytes - self.bytes)
+
+    @property
+    def progress(self) -> float | None:
+        """From 0 to 1; None if it is not known."""
+        if self.bytes is None or not self.leader_bytes:
+            return None
+        return min(1.0, self.bytes / self.leader_bytes)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.partition,
+            "broker": self.broker,
+            "running": self.is_running,
+            "adding": self.is_new,
+            "bytes": self.bytes,
+            "leader_bytes": self.leader_bytes,
+            "missing_bytes": self.missing_bytes,
+        }
+
+
+class ClusterState:
+    """One reading of the cluster."""
+
+    def __init__(
+        self,
+        description: ClusterDescription,
+        quorum: QuorumDescription | None,
+        topics: list[TopicDescription],
+        directories: list[LogDirectory],
+        reassignments: dict[TopicPartition, Reassignment],
+    ) -> None:
+        self.description = description
+        self.quorum = quorum
+        self.topics = topics
+        self.reassignments = reassignments
+        self.running = {node.node_id: node for node in description.brokers}
+        self.sizes: dict[int, dict[TopicPartition, int]] = {}
+        for directory in directories:
+            sizes = self.sizes.setdefault(directory.node_id, {})
+            for held in directory.replicas:
+                sizes[held.partition] = held.size_bytes
+        self.leads: dict[int, int] = defaultdict(int)
+        self.holds: dict[int, int] = defaultdict(int)
+        self.in_sync: dict[int, int] = defaultdict(int)
+        self.offline: list[tuple[TopicPartition, PartitionDescription]] = []
+        self.under_replicated: list[tuple[TopicPartition, PartitionDescription]] = []
+        for partition, p in self.partitions():
+            self.leads[p.leader] += 1
+            for replica in p.replicas:
+                self.holds[replica] += 1
+                self.in_sync[replica] += replica in p.in_sync_replicas
+            if p.leader < 0:
+                self.offline.append((partition, p))
+            if len(p.in_sync_replicas) < len(p.replicas):
+                self.under_replicated.append((partition, p))
+
+    @property
+    def down(self) -> list[int]:
+        """Brokers that have replicas but do not run."""
+        return sorted(broker for broker in self.holds if broker not in self.running)
+
+    @property
+    def is_healthy(self) -> bool:
+        return not self.offline and not self.under_replicated and not self.reassignments
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(topic.partitions) for topic in self.topics)
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, PartitionDescription]]:
+        for topic in self.topics:
+            for p in topic.partitions:
+                yield TopicPartition(topic.name, p.partition), p
+
+    def behind(self) -> list[Behind]:
+        """Every replica that is not in sync, the one with the most to copy first."""
+        found = []
+        for partition, p in self.under_replicated:
+            moving = self.reassignments.get(partition)
+            for broker in p.replicas:
+                if broker in p.in_sync_replicas:
+                    continue
+                found.append(
+                    Behind(
+                        partition,
+                        broker,
+                        p.leader if p.leader >= 0 else None,
+                        broker in self.running,
+                        moving is not None and broker in moving.adding_replicas,
+                        self.sizes.get(broker, {}).get(partition),
+                        self.sizes.get(p.leader, {}).get(partition),
+                    )
+                )
+        return sorted(found, key=lambda each: -(each.missing_bytes or 0))
+
+
+def read_state(admin: Admin) -> ClusterState:
+    """Asks the cluster. Brokers that die meanwhile are left out."""
+    description = admin.describe_cluster()
+    topics = admin.list_topics(include_internal=True)
+    return ClusterState(
+        description,
+        _if_served(admin.describe_quorum),
+        topics,
+        _directories(admin, [node.node_id for node in description.brokers]),
+        _if_served(admin.list_partition_reassignments) or {},
+    )
+
+
+def _directories(admin: Admin, node_ids: list[int]) -> list[LogDirectory]:
+    try:
+        return _if_served(lambda: admin.describe_log_dirs(node_ids)) or []
+    except KafkaError as error:
+        if not error.retriable:
+            raise
+    found = []
+    for node_id in node_ids:
+        try:
+            found += admin.describe_log_dirs([node_id])
+        except KafkaError as error:  # it has just died; its metadata will say so
+            if not error.retriable:
+                raise
+    return found
+
+
+def _if_served(call: Callable[[], T]) -> T | None:
+    try:
+        return call()
+    except KafkaError as error:
+        if error.code not in NOT_SERVED:
+            raise
+        return None
