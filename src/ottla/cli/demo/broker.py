@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator  # noqa: TC003
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -19,6 +19,9 @@ from ottla.client.producer.producer import AsyncProducer
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 
+if TYPE_CHECKING:
+    from ottla.cli.demo.cluster import DemoCluster, Say
+
 PARTITIONS = 3
 PROBES = 300
 """Records sent one at a time on an idle broker, to measure latency."""
@@ -28,15 +31,26 @@ TURN = 500
 PATIENCE_MS = 10_000
 
 
-def demo_broker(records: int, record_bytes: int, compression: str, bootstrap: str | None, as_json: bool) -> None:
+def demo_broker(
+    records: int,
+    record_bytes: int,
+    compression: str,
+    bootstrap: str | None,
+    as_json: bool,
+    brokers: int | None = None,
+) -> None:
     """Produces records, consumes them, verifies that each arrived exactly once, and prints the results."""
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise OttlaError(f"unknown codec {compression}", "use none, gzip, snappy, lz4 or zstd")
     result = Result(records, record_bytes)
     out = console()
-    say: Callable[[str], None] = (lambda text: None) if as_json else (lambda text: out.print(text))
+
+    def say(text: str, style: str = "default") -> None:
+        if not as_json:
+            out.print(text, style=style)
+
     with (
-        _broker(bootstrap, result, say) as address,
+        _broker(bootstrap, brokers, result, say) as (address, cluster),
         Progress(
             TextColumn("{task.description:<10}"),
             BarColumn(bar_width=40),
@@ -47,7 +61,7 @@ def demo_broker(records: int, record_bytes: int, compression: str, bootstrap: st
             disable=as_json or not out.is_terminal,
         ) as progress,
     ):
-        _run(Show(address, compression, result, progress).play())
+        _run(Show(address, compression, result, progress, cluster).play())
     if as_json:
         print_json(result.document())
     else:
@@ -69,6 +83,7 @@ class Result:
     consumed: int = 0
     duplicates: int = 0
     missing: int = 0
+    cluster: dict[str, Any] = field(default_factory=dict)
     acknowledged_s: list[float] = field(default_factory=list)
     end_to_end_s: list[float] = field(default_factory=list)
 
@@ -84,6 +99,7 @@ class Result:
             "end_to_end_ms": _percentiles(self.end_to_end_s),
             "duplicates": self.duplicates,
             "missing": self.missing,
+            **self.cluster,
         }
 
     def print(self) -> None:
@@ -117,7 +133,15 @@ class Result:
 class Show:
     """The run: one producer and one consumer on one event loop."""
 
-    def __init__(self, bootstrap: str, compression: str, result: Result, progress: Progress) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        compression: str,
+        result: Result,
+        progress: Progress,
+        cluster: "DemoCluster | None" = None,
+    ) -> None:
+        self._cluster = cluster
         self._settings = client_settings(bootstrap)
         self._compression = compression
         self._result = result
@@ -131,11 +155,22 @@ class Show:
             try:
                 async with AsyncConsumer(self._settings, auto_offset_reset="earliest") as consumer:
                     await consumer.assign([(self._topic, partition) for partition in range(PARTITIONS)])
-                    await asyncio.gather(self._produce(), self._consume(consumer))
+                    await asyncio.gather(self._produce(), self._consume(consumer), self._lose_a_broker())
                     self._result.missing = self._seen.count(0)
                     await self._probe(consumer)
             finally:
                 await admin.delete_topics([self._topic])
+
+    async def _lose_a_broker(self) -> None:
+        """In a cluster: kills a broker while records flow, and starts it again."""
+        cluster, result = self._cluster, self._result
+        if cluster is None:
+            return
+        while not result.consume_s:
+            await asyncio.to_thread(cluster.on_progress, result.consumed / result.records, [self._topic])
+            await asyncio.sleep(0.02)
+        await asyncio.to_thread(cluster.restart)
+        result.cluster = cluster.story()
 
     async def _produce(self) -> None:
         result, progress = self._result, self._progress
@@ -199,12 +234,23 @@ class Show:
 
 
 @contextlib.contextmanager
-def _broker(bootstrap: str | None, result: Result, say: Callable[[str], None]) -> Iterator[str]:
+def _broker(
+    bootstrap: str | None, brokers: int | None, result: Result, say: "Say"
+) -> "Iterator[tuple[str, DemoCluster | None]]":
     """The broker to use: --bootstrap, or an embedded broker for the duration of the demo."""
     if bootstrap is not None:
         check_reachable(bootstrap)
         say(f"broker at {bootstrap}")
-        yield bootstrap
+        yield bootstrap, None
+        return
+    if brokers is not None:
+        from ottla.cli.demo.cluster import demo_cluster
+
+        started = monotonic()
+        with demo_cluster(brokers, None, {}, say) as cluster:
+            result.start_s = monotonic() - started
+            yield cluster.bootstrap, cluster
+            result.broker_memory_bytes = cluster.memory_bytes()
         return
     from ottla.broker.embedded import EmbeddedBroker
 
@@ -212,7 +258,7 @@ def _broker(bootstrap: str | None, result: Result, say: Callable[[str], None]) -
     with EmbeddedBroker() as broker:
         result.start_s = monotonic() - started
         say(f"embedded broker started in {result.start_s * 1000:.0f} ms at {broker.bootstrap}")
-        yield broker.bootstrap
+        yield broker.bootstrap, None
         result.broker_memory_bytes = _memory_of(broker.pid)
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,6 +29,9 @@ from ottla.cli.session import AsJson, check_reachable
 from ottla.client.blocking import Admin, Producer
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
+
+if TYPE_CHECKING:
+    from ottla.cli.demo.cluster import DemoCluster
 
 PARTITIONS = 4
 KILL_AT = 0.4
@@ -63,6 +66,10 @@ def demo(
     records: Annotated[
         int, typer.Option("--records", metavar="N", min=1, help="With --broker: number of records.")
     ] = 300_000,
+    brokers: Annotated[
+        int | None,
+        typer.Option("--brokers", metavar="N", min=3, help="Use a cluster of N brokers, and kill one of them, too."),
+    ] = None,
     record_bytes: Annotated[
         int, typer.Option("--size", metavar="N", min=8, max=1_000_000, help="With --broker: bytes per record.")
     ] = 100,
@@ -76,7 +83,8 @@ def demo(
 
     Produces orders to a topic; the pipeline joins them with prices and sums
     the revenue in windows. Halfway its driver is killed with kill -9. At the
-    end every order must be counted exactly once. Takes about 90 seconds.
+    end every order must be counted exactly once. Takes about 90 seconds. With
+    --brokers, a broker that leads partitions is killed, too.
 
     \b
     Examples:
@@ -84,16 +92,24 @@ def demo(
       ottla demo --orders 1000000 --rate 50000
       ottla demo --keep /tmp/shop             # keep the files and inspect them
       ottla demo --broker --size 1000 --compression lz4
+      ottla demo --brokers 3                  # a cluster; one of its brokers is killed, too
+      ottla demo --broker --brokers 3         # the same without Spark
     """
+    if brokers is not None and bootstrap is not None:
+        raise OttlaError("--brokers and --bootstrap exclude each other", "the demo only kills brokers of its own")
     if broker:
         from ottla.cli.demo.broker import demo_broker
 
-        demo_broker(records, record_bytes, compression, bootstrap, as_json)
+        demo_broker(records, record_bytes, compression, bootstrap, as_json, brokers)
         return
     _need_spark()
     started = monotonic()
-    with _workplace(keep) as place, DemoView(as_json, count) as view, _broker(bootstrap, place, view) as address:
-        proofs, story = Show(place, address, count, rate, master, view).play()
+    with (
+        _workplace(keep) as place,
+        DemoView(as_json, count) as view,
+        _broker(bootstrap, brokers, place, view) as (address, cluster),
+    ):
+        proofs, story = Show(place, address, count, rate, master, view, cluster).play()
     seconds = monotonic() - started
     if as_json:
         print_json({**story, "seconds": round(seconds, 1), "outputs": [proof.document() for proof in proofs]})
@@ -131,26 +147,45 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _broker(bootstrap: str | None, place: Path, view: DemoView) -> Iterator[str]:
+def _broker(
+    bootstrap: str | None, brokers: int | None, place: Path, view: DemoView
+) -> "Iterator[tuple[str, DemoCluster | None]]":
     """The broker to use: --bootstrap, or an embedded broker for the duration of the demo."""
     if bootstrap is not None:
         check_reachable(bootstrap)
         view.say(f"broker at {bootstrap}")
-        yield bootstrap
+        yield bootstrap, None
         return
     from ottla.broker.embedded import EmbeddedBroker
     from ottla.cli.pipeline.broker import SETTINGS
 
+    if brokers is not None:
+        from ottla.cli.demo.cluster import demo_cluster
+
+        with demo_cluster(brokers, place / "cluster", SETTINGS, view.say) as cluster:
+            yield cluster.bootstrap, cluster
+        return
+
     started = monotonic()
     with EmbeddedBroker(place / "broker", settings=SETTINGS) as broker:
         view.say(f"embedded broker started in {(monotonic() - started) * 1000:.0f} ms at {broker.bootstrap}")
-        yield broker.bootstrap
+        yield broker.bootstrap, None
 
 
 class Show:
     """The run: produces orders, supervises the pipeline, kills its driver, and verifies the output."""
 
-    def __init__(self, place: Path, bootstrap: str, count: int, rate: int, master: str | None, view: DemoView) -> None:
+    def __init__(
+        self,
+        place: Path,
+        bootstrap: str,
+        count: int,
+        rate: int,
+        master: str | None,
+        view: DemoView,
+        cluster: "DemoCluster | None" = None,
+    ) -> None:
+        self._cluster = cluster
         self._place = place
         self._bootstrap = bootstrap
         self._count = count
@@ -194,6 +229,8 @@ class Show:
         if failure is not None:
             log = state.driver_log.read_text(errors="replace")[-1500:] if self._place.exists() else ""
             raise CommandError(f"the pipeline failed: {failure.cause}", f"{failure.hint} {log}")
+        if self._cluster is not None:
+            self._cluster.restart()
         self._view.say("verifying the output topics with a read_committed consumer")
         wanted = expected(self._count)
         proofs = prove(self._bootstrap, wanted)
@@ -202,6 +239,7 @@ class Show:
             "driver_killed": self._killed_at is not None,
             "back_after_s": round(self._back_after_s, 1) if self._back_after_s is not None else None,
             "restarts": self._supervisor.run_state.restarts,
+            **(self._cluster.story() if self._cluster is not None else {}),
         }
         return proofs, story
 
@@ -279,6 +317,9 @@ class Show:
             raise CommandError(
                 f"the demo did not finish within {LIMIT_S} s", "on a slow or busy machine try --orders 50000"
             )
+        if self._cluster is not None:
+            processed = self._processed("enriched", state)
+            self._cluster.on_progress(processed / self._count, (ORDERS, ENRICHED, REVENUE))
         driver = self._supervisor.driver
         if self._kill_at is not None and self._killed_at is None and monotonic() >= self._kill_at and driver:
             self._killed_at = monotonic()

@@ -1,0 +1,114 @@
+"""The cluster of `ottla demo --brokers N`: the broker that leads most partitions is killed, and later started again."""
+
+import contextlib
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from ottla.broker.embedded_cluster import EmbeddedCluster
+from ottla.client.blocking import Admin
+from ottla.clock import monotonic
+from ottla.errors import KafkaError, OttlaError
+
+KILL_AT, RESTART_AT = 0.2, 0.6
+"""The fractions of the work after which the broker is killed and started again."""
+PATIENCE_S = 30.0
+POLL_S = 0.01
+
+
+class Say(Protocol):
+    """Prints an event."""
+
+    def __call__(self, text: str, style: str = "default", /) -> None: ...
+
+
+class DemoCluster:
+    """Kills a broker and starts it again as the work proceeds."""
+
+    def __init__(self, cluster: EmbeddedCluster, say: Say) -> None:
+        self.bootstrap = cluster.bootstrap
+        self._cluster = cluster
+        self._say = say
+        self._victim: int | None = None
+        self._is_back = False
+        self._elected_after_s: float | None = None
+
+    def on_progress(self, done: float, topics: Sequence[str]) -> None:
+        """`done` is the finished fraction of the work, from 0 to 1."""
+        if self._victim is None and done >= KILL_AT:
+            self._kill(topics)
+        elif self._victim is not None and not self._is_back and done >= RESTART_AT:
+            self.restart()
+
+    def story(self) -> dict[str, Any]:
+        elected = self._elected_after_s
+        return {
+            "brokers": len(self._cluster),
+            "broker_killed": self._victim,
+            "new_leaders_after_s": round(elected, 3) if elected is not None else None,
+        }
+
+    def _kill(self, topics: Sequence[str]) -> None:
+        with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+            leaders = _leaders(admin, topics)
+            self._victim = victim = Counter(leaders).most_common(1)[0][0]
+            led = leaders.count(victim)
+            pid = self._cluster[victim].pid
+            self._say(f"kill -9 {pid}: broker {victim}, which leads {led} of {len(leaders)} partitions", "bold red")
+            self._cluster.kill(victim)
+            killed_at = monotonic()
+            while victim in (leaders := _leaders(admin, topics)) or -1 in leaders:
+                if monotonic() - killed_at > PATIENCE_S:
+                    raise OttlaError(f"no new leaders within {PATIENCE_S:.0f} s", "this is a bug, please report it")
+                time.sleep(POLL_S)
+            self._elected_after_s = monotonic() - killed_at
+        self._say(f"its partitions have new leaders after {self._elected_after_s * 1000:.0f} ms", "bold green")
+
+    def restart(self) -> None:
+        """Starts the killed broker again."""
+        if self._victim is None or self._is_back:
+            return
+        self._is_back = True
+        started = monotonic()
+        self._cluster.restart(self._victim)
+        self._say(
+            f"broker {self._victim} is back after {(monotonic() - started) * 1000:.0f} ms and catches up", "default"
+        )
+
+    def memory_bytes(self) -> int:
+        """Resident memory of the running brokers."""
+        total = 0
+        for broker in self._cluster:
+            if broker.is_running:
+                with (
+                    contextlib.suppress(OSError, ValueError),
+                    open(f"/proc/{broker.pid}/statm", encoding="ascii") as file,
+                ):
+                    total += int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return total
+
+
+def _leaders(admin: Admin, topics: Sequence[str]) -> list[int]:
+    try:
+        return [p.leader for topic in admin.describe_topics(topics) for p in topic.partitions]
+    except KafkaError as error:
+        if not error.retriable:
+            raise
+        return [-1]
+
+
+@contextlib.contextmanager
+def demo_cluster(
+    brokers: int, data: os.PathLike[str] | None, settings: dict[str, str], say: Say
+) -> Iterator[DemoCluster]:
+    """A cluster for the duration of the demo."""
+    if brokers < 3:
+        raise OttlaError(
+            f"a cluster of {brokers} does not survive the loss of a broker with acks=all", "use --brokers 3 or more"
+        )
+    started = monotonic()
+    with EmbeddedCluster(brokers, data, settings=settings) as cluster:
+        say(f"{brokers} brokers started in {(monotonic() - started) * 1000:.0f} ms at {cluster.bootstrap}", "default")
+        yield DemoCluster(cluster, say)
