@@ -92,8 +92,8 @@ def demo(
       ottla demo --orders 1000000 --rate 50000
       ottla demo --keep /tmp/shop             # keep the files and inspect them
       ottla demo --broker --size 1000 --compression lz4
-      ottla demo --brokers 3                  # a cluster; one of its brokers is killed, too
-      ottla demo --broker --brokers 3         # the same without Spark
+      ottla demo --brokers 3                  # kills one of three brokers, too
+      ottla demo --broker --brokers 3         # without Spark
     """
     if brokers is not None and bootstrap is not None:
         raise OttlaError("--brokers and --bootstrap exclude each other", "the demo only kills brokers of its own")
