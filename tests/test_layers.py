@@ -17,6 +17,7 @@ ALLOWED = {
     ("cli/log.py", "log"): "reads segment files from disk, without a broker",
     ("cli/serve_brokers.py", "broker"): "starting brokers is this command's job",
     ("cli/serve_brokers.py", "log"): "recognises the data directory of a single broker",
+    ("cli/serve_brokers.py", "metadata"): "imports what its brokers use before it forks them",
     ("cli/demo/command.py", "broker"): "shows the embedded broker",
     ("cli/demo/cluster.py", "broker"): "shows an embedded cluster",
     ("cli/demo/broker.py", "broker"): "shows the embedded broker",

@@ -54,9 +54,9 @@ def reassign(
 
     \b
     Examples:
-      ottla cluster reassign                              # what is being moved
+      ottla cluster reassign                          # what is being moved
       ottla cluster reassign orders:0=1,2,0 orders:1=2,0,1
-      ottla cluster reassign orders --replication 3       # add or remove replicas
+      ottla cluster reassign orders --replication 3   # add or remove replicas
       ottla cluster reassign --file moves.json --wait
       ottla cluster reassign --cancel
     """

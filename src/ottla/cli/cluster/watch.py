@@ -49,7 +49,7 @@ def watch(
     \b
     Examples:
       ottla cluster watch
-      ottla cluster watch --until-in-sync        # between two steps of a rolling restart
+      ottla cluster watch --until-in-sync     # then go on with a rolling restart
       ottla cluster watch --json --interval 5
     """
     check_reachable(bootstrap)
