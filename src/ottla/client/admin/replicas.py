@@ -10,11 +10,11 @@ from ottla.client.core.network import Network
 from ottla.client.core.polling import CONTROLLER
 from ottla.errors import ArgumentError, ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import ApiKey
+from ottla.protocol.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
+from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest
+from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
-from ottla.protocol.messages.unserved.alter_partition_reassignments import AlterPartitionReassignmentsRequest
-from ottla.protocol.messages.unserved.describe_quorum import DescribeQuorumRequest
-from ottla.protocol.messages.unserved.elect_leaders import ElectLeadersRequest
-from ottla.protocol.messages.unserved.unregister_broker import UnregisterBrokerRequest
+from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
 from ottla.types import TopicPartition
 
 METADATA_TOPIC = "__cluster_metadata"
