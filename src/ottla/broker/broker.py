@@ -139,6 +139,10 @@ class Broker:
             config=config,
             clock=clock,
             boot=self._boot,
+            peers=peers,
+            alter_partition=metadata.alter_partition,
+            is_session_confirmed=lambda: metadata.is_session_confirmed,
+            rng=self._random,
         )
         await _load(directory, lambda topic: settings.topic_config(metadata.image, topic))
         replicas.start()

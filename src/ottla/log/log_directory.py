@@ -5,6 +5,7 @@ Closing writes a clean-shutdown file and loading removes it: if it is missing, t
 
 import functools
 import gc
+import json
 import logging
 import resource
 from collections.abc import Callable, Iterable
@@ -60,6 +61,10 @@ class LogDirectory:
         self.failed: dict[TopicPartition, str] = {}
         """Partitions whose files cannot be used, with the reason."""
         self.was_clean = False
+        self.previous_broker_epoch: int | None = None
+        """The epoch of the broker that closed the directory cleanly; None if it was not closed cleanly."""
+        self.broker_epoch = -1
+        """Of the broker that uses the directory now; written when it is closed."""
         self._is_loaded = False
         self.files = OpenFiles(disk, _handle_limit())
         self._lock = lock
@@ -75,7 +80,21 @@ class LogDirectory:
         """Locks the directory for this process, and creates it if missing. OttlaError if another process has it."""
         disk.make_directories(path)
         lock = disk.lock(f"{path}/{LOCK_FILE}")
-        return cls(path.rstrip("/") or "/", disk=disk, clock=clock, monotonic=monotonic, lock=lock)
+        self = cls(path.rstrip("/") or "/", disk=disk, clock=clock, monotonic=monotonic, lock=lock)
+        self.previous_broker_epoch = self._read_clean_shutdown()
+        return self
+
+    def _read_clean_shutdown(self) -> int | None:
+        path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+        try:
+            mark = json.loads(self.disk.read_file(path))
+            epoch = mark["brokerEpoch"]
+            return epoch if isinstance(epoch, int) else -1
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            log.warning("%s: does not say which broker epoch ended here: %s", path, error)
+            return -1
 
     # --- opening ------------------------------------------------------------------------------------------
 
@@ -287,7 +306,8 @@ class LogDirectory:
                 self._note_offsets(each)
             self._write_offsets(self._checkpoints)
             if is_clean:
-                self.disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", b'{"version":0,"brokerEpoch":-1}')
+                mark = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch}, separators=(",", ":"))
+                self.disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", mark.encode())
                 self.disk.sync_directory(self.path)
         except OSError as error:
             log.error("%s: not closed cleanly: %s", self.path, error)

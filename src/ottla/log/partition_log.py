@@ -321,7 +321,14 @@ class PartitionLog:
         now, monotonic_ms = self._clock(), self._monotonic()
         view = memoryview(records)
         batches = list(iter_batches(view))
-        next_offset = self.log_end_offset
+        next_offset = start_offset = self.log_end_offset
+        starts_inside = False
+        if batches and batches[0][1].base_offset < start_offset and not self.size_bytes:
+            # The leader's log starts inside this batch, because of DeleteRecords. An empty log takes the whole batch,
+            # as the leader has it, and starts at the same offset inside it (KAFKA-6975).
+            header = batches[0][1]
+            starts_inside = start_offset <= header.last_offset
+            next_offset = header.base_offset if starts_inside else next_offset
         for position, header in batches:
             check_crc(view, position, header)
             if header.base_offset < next_offset or header.last_offset_delta < 0:
@@ -330,6 +337,8 @@ class PartitionLog:
                     f"{self.topic_partition}: the leader sent offset {header.base_offset}, expected {next_offset}",
                 )
             next_offset = header.next_offset
+        if starts_inside:
+            self.truncate_fully(batches[0][1].base_offset)
         for position, header in batches:
             size = header.batch_length + LENGTH_END
             batch = view[position : position + size]
@@ -343,6 +352,9 @@ class PartitionLog:
             entry = note_batch(self.producers, header, batch, monotonic_ms)
             if entry is not None:
                 self._aborted_in(self.segments.active).append(entry)
+        if starts_inside:
+            self.advance_high_watermark(start_offset)
+            self._move_start(start_offset)
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
         """This replica becomes leader: the epoch starts at the end of the log."""
@@ -467,6 +479,8 @@ class PartitionLog:
         Write the recovery point before appending: recovery reads the leader epochs of what follows from the records.
         """
         if offset >= self.log_end_offset:
+            # An epoch without records may still be there, and the leader may not have it (KAFKA-10706).
+            self.leader_epochs.truncate_from_end(offset)
             return
         if offset <= self.log_start_offset:
             self.truncate_fully(max(0, offset))

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import KafkaError
 from ottla.log.config import TopicConfig
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.replication.reopening import Reopening
@@ -226,6 +226,7 @@ class ImageApplier:
             min_insync_replicas=config.min_insync_replicas,
             flush_before_ack=self._manager.config.flush_before_ack,
             lag_max_ms=self._manager.config.replica_lag_time_max_ms,
+            eligible=self._manager.eligible,
         )
         replica.log = self._directory.logs[topic_partition]
         self._open_count += 1
@@ -283,7 +284,7 @@ class ImageApplier:
     def _drop(self, replica: Replica) -> None:
         """Stops hosting a partition now: its directory is renamed soon, and removed later."""
         replica.is_leader = replica.is_alone = False
-        self._manager.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._manager.dropped(replica)
         self._manager.maintenance.closed(replica)
         self._dropped.append(replica)
         self._open_count -= 1

@@ -57,6 +57,25 @@ class ReplicaConfig(BaseConfig):
         "A follower that was not caught up for this long leaves the in-sync set.",
         kind="long",
     )
+    replica_fetch_max_bytes: int = setting(
+        "replica.fetch.max.bytes", 1_048_576, "The most bytes that a follower fetches per partition.", at_least=0
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        "replica.fetch.wait.max.ms", 500, "How long a follower's fetch may wait for records."
+    )
+    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes", 1, "How many bytes a follower's fetch waits for.")
+    replica_fetch_response_max_bytes: int = setting(
+        "replica.fetch.response.max.bytes", 10_485_760, "The largest fetch response to a follower.", at_least=0
+    )
+    replica_fetch_backoff_ms: int = setting(
+        "replica.fetch.backoff.ms",
+        1000,
+        "The longest time that a follower waits after failed fetches. The first retries come sooner.",
+        at_least=0,
+    )
+    replica_socket_timeout_ms: int = setting(
+        "replica.socket.timeout.ms", 30_000, "How long a follower waits for the answer to a fetch.", at_least=1
+    )
     flush_before_ack: bool = setting(
         "ottla.flush.before.ack",
         False,

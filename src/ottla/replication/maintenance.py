@@ -61,6 +61,7 @@ class LogMaintenance:
         replicas: Callable[[], Iterator[Replica]],
         flushed: Callable[[Replica], None],
         failed: Callable[[Replica, str, bool], None],
+        start_moved: Callable[[Replica], None],
     ) -> None:
         self._directory = log_directory
         self._config = config
@@ -70,12 +71,14 @@ class LogMaintenance:
         self._replicas = replicas
         self._flushed = flushed
         self._failed = failed
+        self._start_moved = start_moved
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._changed: dict[Replica, None] = {}
         self._to_compact: dict[Replica, None] = {}
         self._compacting: tuple[Replica, CompactionPlan] | None = None
-        self._checkpointing = False
+        self._checkpointing: asyncio.Future[None] | None = None
+        """The checkpoint that is being written."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._removals: list[tuple[int, str]] = []
         """A heap of directories to remove: (when, in monotonic milliseconds; path)."""
@@ -234,7 +237,7 @@ class LogMaintenance:
     # -- checkpoints --
 
     def _checkpoint(self) -> None:
-        if self._checkpointing:
+        if self._checkpointing is not None:
             self._arm("checkpoint", self._config.replica_high_watermark_checkpoint_interval_ms, self._checkpoint)
             return
         changed = list(self._changed)
@@ -247,12 +250,31 @@ class LogMaintenance:
             if replica.log.config.compacts:
                 # Appends since the last look were not reported: the log counted as changed already.
                 self._look_for_compaction(replica)
-        self._checkpointing = True
-        write = self._directory.plan_checkpoint([replica.log for replica in changed])
-        self._in_thread(write).add_done_callback(self._checkpointed)
+        self._write_checkpoint(changed)
+
+    def _write_checkpoint(self, replicas: list[Replica]) -> "asyncio.Future[None]":
+        self._checkpointing = future = self._in_thread(
+            self._directory.plan_checkpoint([replica.log for replica in replicas])
+        )
+        future.add_done_callback(self._checkpointed)
+        return future
+
+    async def checkpoint_now(self, replicas: list[Replica]) -> bool:
+        """Writes the offsets of truncated logs. Returns whether they are on disk.
+
+        The recovery point on disk may be beyond the new end of the log. Recovery trusts everything below it, so it must
+        be corrected before other records are written there.
+        """
+        while self._checkpointing is not None:
+            await asyncio.wait([self._checkpointing])
+        if self._stopping:
+            return False
+        future = self._write_checkpoint([replica for replica in replicas if not replica.upkeep.is_closed])
+        await asyncio.wait([future])
+        return future.exception() is None
 
     def _checkpointed(self, future: "asyncio.Future[None]") -> None:
-        self._checkpointing = False
+        self._checkpointing = None
         error = future.exception()
         if error is not None:
             # Not fatal: checkpoints only speed up recovery, and are written again after the next change.
@@ -310,6 +332,7 @@ class LogMaintenance:
                     replica.log.log_start_offset,
                 )
                 self.changed(replica)
+                self._start_moved(replica)
             elif replica.log.config.compacts:
                 self._look_for_compaction(replica)
         if len(replicas) > RETENTION_CHUNK and self._loop is not None:

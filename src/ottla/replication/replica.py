@@ -1,5 +1,6 @@
 """One partition's replica on this broker: its leader, the in-sync set and the high watermark. Pure."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ottla.clock import NEVER_MS
@@ -20,6 +21,7 @@ class Follower:
     """What the leader knows about another replica, from its fetches in this leader epoch."""
 
     __slots__ = (
+        "broker_epoch",
         "broker_id",
         "caught_up_ms",
         "last_fetch_leader_end_offset",
@@ -30,6 +32,8 @@ class Follower:
 
     def __init__(self, broker_id: int, caught_up_ms: int = NEVER_MS) -> None:
         self.broker_id = broker_id
+        self.broker_epoch = NO_EPOCH
+        """Of its registration, as its last fetch says; -1 if it has not fetched, or does not say."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_ms = caught_up_ms
@@ -61,6 +65,8 @@ class Replica:
 
     __slots__ = (
         "broker_id",
+        "eligible",
+        "end_seen",
         "epoch_start_offset",
         "flush_before_ack",
         "followers",
@@ -74,6 +80,7 @@ class Replica:
         "log",
         "min_insync_replicas",
         "partition_epoch",
+        "proposed",
         "replicas",
         "stable_seen",
         "storage_failure",
@@ -98,8 +105,11 @@ class Replica:
         min_insync_replicas: int = 1,
         flush_before_ack: bool = False,
         lag_max_ms: int = 30_000,
+        eligible: Mapping[int, int] | None = None,
     ) -> None:
+        """`eligible` has the brokers that may join an in-sync set, with their epochs; None for all of them."""
         self.broker_id = broker_id
+        self.eligible = eligible
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.min_insync_replicas = min_insync_replicas
@@ -111,12 +121,16 @@ class Replica:
         self.replicas: tuple[int, ...] = ()
         self.isr: frozenset[int] = frozenset()
         self.joining: frozenset[int] = frozenset()
-        """Proposed to the controller as in sync, not yet confirmed. They already hold back the high watermark."""
+        """Proposed as in sync, not yet confirmed. They already hold back the high watermark (KIP-497)."""
+        self.proposed: tuple[int, ...] | None = None
+        """The in-sync set that was proposed and whose outcome is not known; None if there is none."""
         self.followers: dict[int, Follower] = {}
         self.is_leader = False
         self.is_alone = False
         """There is no follower to wait for: appended records are committed immediately."""
         self.epoch_start_offset = 0
+        self.end_seen = 0
+        """The end of the log when the high watermark was last computed."""
         self.storage_failure = ""
         """Why writes are rejected; empty if they are not. Reads continue."""
         self.waits = None
@@ -134,17 +148,19 @@ class Replica:
         if partition.leader_epoch == self.leader_epoch and partition.partition_epoch < self.partition_epoch:
             return False
         new_epoch = partition.leader_epoch > self.leader_epoch
+        if new_epoch or partition.partition_epoch > self.partition_epoch:
+            # Only this tells the outcome of a proposal. Until then the larger set counts (KIP-497).
+            self.joining, self.proposed = frozenset(), None
         self.leader = partition.leader
         self.leader_epoch = partition.leader_epoch
         self.partition_epoch = partition.partition_epoch
         self.replicas = partition.replicas
         self.isr = frozenset(partition.isr)
-        self.joining = frozenset()
         self.is_leader = partition.leader == self.broker_id
         others = set(partition.replicas) - {self.broker_id} if self.is_leader else set()
         if new_epoch:
             # Progress reported to the previous leader, or in an earlier epoch, does not count.
-            self.epoch_start_offset = log_end_offset
+            self.epoch_start_offset = self.end_seen = log_end_offset
             self.followers = {b: Follower(b, monotonic_ms if b in self.isr else NEVER_MS) for b in sorted(others)}
         else:
             known = self.followers
@@ -194,6 +210,13 @@ class Replica:
 
         Never decreases, and does not move while fewer than min.insync.replicas are in sync.
         """
+        if log_end_offset > self.end_seen:
+            # An idle follower that had everything until this append was caught up until now: a fetch session does not
+            # name partitions without news, so its last fetch may be long ago.
+            for follower in self.followers.values():
+                if follower.log_end_offset >= self.end_seen:
+                    follower.caught_up_ms = max(follower.caught_up_ms, monotonic_ms)
+            self.end_seen = log_end_offset
         if not self.is_leader or not self.has_enough_in_sync:
             return high_watermark
         end = flushed_offset if self.flush_before_ack else log_end_offset
@@ -206,8 +229,19 @@ class Replica:
         if follower.broker_id in self.isr or follower.broker_id in self.joining:
             return True
         # A caught-up follower is about to join the in-sync set. If the high watermark moved past it now, a follower
-        # could never join under load.
-        return follower.log_end_offset >= 0 and follower.is_caught_up(log_end_offset, monotonic_ms, self.lag_max_ms)
+        # could never join under load. One that cannot join must not hold it back (KAFKA-15021).
+        return (
+            follower.log_end_offset >= 0
+            and self.is_eligible(follower)
+            and follower.is_caught_up(log_end_offset, monotonic_ms, self.lag_max_ms)
+        )
+
+    def is_eligible(self, follower: Follower) -> bool:
+        """Whether a follower may join: registered, not leaving, and the same process that fetched (KIP-903)."""
+        if self.eligible is None:
+            return True
+        registered = self.eligible.get(follower.broker_id)
+        return registered is not None and follower.broker_epoch in (NO_EPOCH, registered)
 
     # -- followers --
 
@@ -220,17 +254,37 @@ class Replica:
             )
         return found
 
-    def may_join(self, broker_id: int, high_watermark: int) -> bool:
-        """Whether a follower has everything committed, and everything up to the start of this leader epoch."""
-        if broker_id in self.isr or broker_id in self.joining:
-            return False
-        end = self.follower(broker_id).log_end_offset
-        return end >= high_watermark and end >= self.epoch_start_offset
+    def may_join(self, broker_id: int, *, log_end_offset: int, high_watermark: int, monotonic_ms: int) -> bool:
+        """Whether to propose a follower as in sync.
 
-    def join(self, broker_id: int) -> tuple[int, ...]:
-        """Marks a follower as joining and returns the in-sync set to propose, in assignment order."""
-        self.joining |= {broker_id}
-        return self._in_order(self.isr | self.joining)
+        It has everything committed, and everything up to the start of this leader epoch. It must also be caught up:
+        while the high watermark cannot move, having everything below it says little (KAFKA-19996).
+        """
+        if broker_id in self.isr or self.proposed is not None:
+            return False
+        follower = self.follower(broker_id)
+        end = follower.log_end_offset
+        return (
+            end >= high_watermark
+            and end >= self.epoch_start_offset
+            and follower.is_caught_up(log_end_offset, monotonic_ms, self.lag_max_ms)
+            and self.is_eligible(follower)
+        )
+
+    def propose_join(self, broker_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The in-sync set to propose with these followers, in assignment order. They hold back the high watermark."""
+        self.joining |= set(broker_ids)
+        self.proposed = self._in_order(self.isr | self.joining)
+        return self.proposed
+
+    def propose_leave(self, broker_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The in-sync set to propose without these brokers. They count until it is confirmed."""
+        self.proposed = self._in_order(self.isr - set(broker_ids))
+        return self.proposed
+
+    def proposal_rejected(self) -> None:
+        """The proposal will definitely not be applied."""
+        self.joining, self.proposed = frozenset(), None
 
     def lagging(self, log_end_offset: int, monotonic_ms: int) -> tuple[int, ...]:
         """Members of the in-sync set that have not been caught up within replica.lag.time.max.ms."""
@@ -240,16 +294,17 @@ class Replica:
             if broker_id in self.isr and not follower.is_caught_up(log_end_offset, monotonic_ms, self.lag_max_ms)
         )
 
-    def without(self, broker_ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The in-sync set to propose without these brokers."""
-        return self._in_order(self.isr - set(broker_ids))
-
     def _in_order(self, members: frozenset[int]) -> tuple[int, ...]:
         return tuple(b for b in self.replicas if b in members)
 
     def low_watermark(self, log_start_offset: int) -> int:
-        """Every replica has deleted its records below this offset; -1 while a follower has not reported its start."""
-        starts = [f.log_start_offset for f in self.followers.values()]
+        """Every live replica has deleted its records below this offset; -1 while one has not reported its start."""
+        eligible = self.eligible
+        starts = [
+            follower.log_start_offset
+            for broker_id, follower in self.followers.items()
+            if eligible is None or broker_id in eligible
+        ]
         return min([log_start_offset, *starts])
 
     # -- how many bytes became readable --

@@ -7,6 +7,7 @@ therefore the order of the log; `late_appends` keeps it for appends that have to
 import asyncio
 import logging
 import os
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,17 +20,22 @@ from ottla.log.producers.producer_state import VerificationGuard
 from ottla.log.validation import Prepared
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.replication.applying import HostedTopic, ImageApplier
+from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.clock_guard import ClockGuard
 from ottla.replication.config import ReplicaConfig
+from ottla.replication.fetchers import ReplicaFetchers
+from ottla.replication.in_sync import AlterPartition, InSyncChanges
 from ottla.replication.late_appends import LateAppends
 from ottla.replication.maintenance import LogMaintenance
-from ottla.replication.replica import Replica
+from ottla.replication.replica import NO_EPOCH, Replica
 from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
-from ottla.types import TopicPartition
+from ottla.types import INT32_MAX, TopicPartition
 
 log = logging.getLogger("ottla.replication")
 
 ACKS_ALL = -1
+CONFIRMATION_CHECK_SECONDS = 0.05
+"""How often to look whether the metadata session is confirmed again, while commits wait for that."""
 
 
 class ReplicaManager:
@@ -42,8 +48,22 @@ class ReplicaManager:
         config: ReplicaConfig,
         clock: Clock,
         boot: BootClock | None = None,
+        peers: BrokerPeers | None = None,
+        alter_partition: AlterPartition | None = None,
+        is_session_confirmed: Callable[[], bool] | None = None,
+        rng: random.Random | None = None,
     ) -> None:
+        """`peers` and `alter_partition` connect it to the cluster. Without them followers are not fetched for, and
+        in-sync sets do not change.
+
+        While `is_session_confirmed()` is false, other brokers may have elected another leader without this one knowing,
+        so it commits nothing.
+        """
         self.broker_id = broker_id
+        self.broker_epoch = NO_EPOCH
+        """Of this broker's registration in the current image."""
+        self.eligible: dict[int, int] = {}
+        """The brokers that may join in-sync sets, with the epochs of their registrations. Changed in place."""
         self.log_directory = log_directory
         self.config = config
         self.image: ClusterImage | None = None
@@ -53,7 +73,9 @@ class ReplicaManager:
         """Partitions this broker should host but cannot open, with the reason."""
         self.late_appends = LateAppends()
         self.topic_config = topic_config
-        self._monotonic = log_directory.monotonic
+        self.monotonic = log_directory.monotonic
+        self._is_session_confirmed = is_session_confirmed
+        self._confirmation_timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         boot = BootClock("", log_directory.monotonic) if boot is None else boot
         self.clock_guard = ClockGuard(clock, boot, lambda: self.config.clock_jump_grace_ms)
@@ -63,10 +85,13 @@ class ReplicaManager:
             clock=clock,
             guard=self.clock_guard,
             replicas=self.replicas,
-            flushed=self._advance,
+            flushed=self.advance,
             failed=self._fail,
+            start_moved=self._start_moved,
         )
         self._applier = ImageApplier(self)
+        self.fetchers = None if peers is None else ReplicaFetchers(self, peers, rng=rng)
+        self.in_sync = None if alter_partition is None else InSyncChanges(self, alter_partition, rng=rng)
 
     def reconfigure(self, config: ReplicaConfig) -> None:
         """Takes settings that were changed at run time."""
@@ -81,17 +106,29 @@ class ReplicaManager:
         self.maintenance.start(self._loop)
         self._applier.start(self._loop)
         self.late_appends.start(self._loop)
+        if self.in_sync is not None:
+            self.in_sync.start()
 
     def begin_stop(self) -> None:
         """Answers every waiting fetch now, with the data available, and opens no more partitions."""
         self._applier.stop()
+        self._stop_replication()
         for replica in self.replicas():
             if replica.waits is not None:
                 self._wake(replica.waits.end_fetches())
 
+    def _stop_replication(self) -> None:
+        if self.fetchers is not None:
+            self.fetchers.stop()
+        if self.in_sync is not None:
+            self.in_sync.stop()
+        if self._confirmation_timer is not None:
+            self._confirmation_timer.cancel()
+
     async def stop(self) -> None:
         """Ends all waits, writes checkpoints and closes the directory cleanly."""
         self._applier.stop()
+        self._stop_replication()
         await self.late_appends.stop()
         for replica in self.replicas():
             self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -164,12 +201,8 @@ class ReplicaManager:
         """Like `append`, for a replica already found. The last three arguments are those of PartitionLog.append."""
         if replica.storage_failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, replica.storage_failure)
-        if acks == ACKS_ALL and not replica.is_alone and not replica.has_enough_in_sync:
-            raise KafkaError(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{replica.topic_partition}: {len(replica.isr)} replicas are in sync, "
-                f"acks=all needs {replica.effective_min_isr} (min.insync.replicas)",
-            )
+        if acks == ACKS_ALL and not replica.is_alone:
+            self._check_in_sync(replica)
         partition_log = replica.log
         appended = partition_log.append(
             batch,
@@ -193,14 +226,49 @@ class ReplicaManager:
             self.maintenance.consider_flush(replica)
         return appended
 
+    def _check_in_sync(self, replica: Replica) -> None:
+        if not replica.has_enough_in_sync:
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{replica.topic_partition}: {len(replica.isr)} replicas are in sync, "
+                f"acks=all needs {replica.effective_min_isr} (min.insync.replicas)",
+            )
+        if not self._may_commit(replica):
+            raise KafkaError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{replica.topic_partition}: this broker has lost contact with the cluster's metadata, "
+                "so it may no longer be the leader",
+            )
+
+    def _may_commit(self, replica: Replica) -> bool:
+        """False while another leader may have been elected without this broker knowing it."""
+        if self._is_session_confirmed is None or not replica.followers or self._is_session_confirmed():
+            return True
+        if self._confirmation_timer is None and self._loop is not None:
+            self._confirmation_timer = self._loop.call_later(CONFIRMATION_CHECK_SECONDS, self._check_confirmation)
+        return False
+
+    def _check_confirmation(self) -> None:
+        """Commits what had to wait while the session was not confirmed."""
+        self._confirmation_timer = None
+        self._advance_all()
+
+    def _advance_all(self) -> None:
+        for replica in self.replicas():
+            if replica.is_leader and replica.log.high_watermark < replica.log.log_end_offset:
+                self.advance(replica)
+
     def _appended(self, replica: Replica, size_bytes: int) -> None:
         replica.unreplicated_bytes += size_bytes
         waits = replica.waits
-        if waits is not None and waits.has_fetches(Limit.LOG_END):
-            self._wake(waits.grow(Limit.LOG_END, size_bytes))
-        self._advance(replica)
+        if waits is not None:
+            if waits.watches:
+                self._wake(waits.note(size_bytes))
+            if waits.has_fetches(Limit.LOG_END):
+                self._wake(waits.grow(Limit.LOG_END, size_bytes))
+        self.advance(replica)
 
-    def _advance(self, replica: Replica) -> None:
+    def advance(self, replica: Replica) -> None:
         """Commits what can be committed and answers the requests that waited for it."""
         partition_log = replica.log
         before = partition_log.high_watermark
@@ -208,13 +276,13 @@ class ReplicaManager:
             log_end_offset=partition_log.log_end_offset,
             flushed_offset=partition_log.flushed_offset,
             high_watermark=before,
-            monotonic_ms=self._monotonic() if replica.followers else 0,
+            monotonic_ms=self.monotonic() if replica.followers else 0,
         )
-        if after > before:
+        if after > before and self._may_commit(replica):
             partition_log.advance_high_watermark(after)
-        self._announce(replica, before)
+        self.announce(replica, before)
 
-    def _announce(self, replica: Replica, high_watermark_before: int) -> None:
+    def announce(self, replica: Replica, high_watermark_before: int) -> None:
         """Wakes the requests that wait for the new high watermark or last stable offset."""
         partition_log = replica.log
         after, stable = partition_log.high_watermark, partition_log.last_stable_offset
@@ -225,8 +293,10 @@ class ReplicaManager:
         if waits is None:
             return
         # At least one byte: records appended before the counters started are readable now as well.
-        if after > high_watermark_before and waits.has_fetches(Limit.HIGH_WATERMARK):
-            self._wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
+        if after > high_watermark_before:
+            waits.note(0)
+            if waits.has_fetches(Limit.HIGH_WATERMARK):
+                self._wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
         if stable > stable_before and waits.has_fetches(Limit.LAST_STABLE_OFFSET):
             self._wake(waits.grow(Limit.LAST_STABLE_OFFSET, max(1, decided_bytes)))
         if waits.commits:
@@ -345,10 +415,16 @@ class ReplicaManager:
 
     # -- followers --
 
-    def follower_fetched(self, replica: Replica, broker_id: int, offset: int, log_start_offset: int) -> None:
+    def follower_fetched(
+        self, replica: Replica, broker_id: int, offset: int, log_start_offset: int, broker_epoch: int = NO_EPOCH
+    ) -> None:
         """A follower fetches from `offset`, so it has everything below."""
-        replica.follower(broker_id).fetched(offset, log_start_offset, replica.log.log_end_offset, self._monotonic())
-        self._advance(replica)
+        follower = replica.follower(broker_id)
+        follower.broker_epoch = broker_epoch
+        follower.fetched(offset, log_start_offset, replica.log.log_end_offset, self.monotonic())
+        self.advance(replica)
+        if broker_id not in replica.isr and self.in_sync is not None:
+            self.in_sync.consider(replica)
 
     # -- deleting records --
 
@@ -368,7 +444,14 @@ class ReplicaManager:
             )
         partition_log.delete_records_before(offset)
         self.maintenance.changed(replica)
+        if replica.waits is not None:
+            # Followers delete theirs as soon as they know.
+            self._wake(replica.waits.note(INT32_MAX))
         return replica.low_watermark(partition_log.log_start_offset)
+
+    def _start_moved(self, replica: Replica) -> None:
+        if replica.waits is not None:
+            replica.waits.note(0)
 
     def volume_bytes(self) -> tuple[int, int]:
         """Total and free bytes of the volume that holds the log directory; -1 if unknown."""
@@ -387,7 +470,28 @@ class ReplicaManager:
         the event loop.
         """
         self.image = image
+        self._apply_brokers(image)
         return self._applier.apply(image)
+
+    def _apply_brokers(self, image: ClusterImage) -> None:
+        own = image.brokers.get(self.broker_id)
+        self.broker_epoch = NO_EPOCH if own is None else own.epoch
+        if own is not None:
+            self.log_directory.broker_epoch = own.epoch
+        if self.fetchers is not None:
+            self.fetchers.apply(image)
+        eligible = {broker.broker_id: broker.epoch for broker in image.brokers.values() if not broker.is_leaving}
+        if eligible == self.eligible:
+            return
+        self.eligible.clear()
+        self.eligible.update(eligible)
+        # Who has left does not hold back the high watermark any more, and who came back may join.
+        for replica in self.replicas():
+            if replica.followers:
+                if replica.log.high_watermark < replica.log.log_end_offset:
+                    self.advance(replica)
+                if self.in_sync is not None and len(replica.isr) < len(replica.replicas):
+                    self.in_sync.consider(replica)
 
     def when_applied(self, subscriber: Callable[[ClusterImage], None]) -> None:
         """Calls `subscriber` with every image that the replicas are in line with, starting with the next one."""
@@ -395,10 +499,12 @@ class ReplicaManager:
 
     def become(self, replica: Replica, partition: PartitionImage) -> bool:
         """Gives a replica its role in the image. True if a new leader epoch started."""
-        led = replica.is_leader
-        new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, monotonic_ms=self._monotonic())
-        if new_epoch and led:
+        leader = replica.leader
+        new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, monotonic_ms=self.monotonic())
+        if new_epoch or replica.leader != leader:
             self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if self.fetchers is not None:
+                self.fetchers.follow(replica)
         if not replica.is_leader:
             return new_epoch
         if new_epoch:
@@ -407,8 +513,18 @@ class ReplicaManager:
                 self.maintenance.consider_flush(replica)
         if replica.waits is not None and not replica.has_enough_in_sync:
             self._end(replica.waits.commits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
-        self._advance(replica)
+        self.advance(replica)
+        if self.in_sync is not None and len(replica.isr) < len(replica.replicas):
+            self.in_sync.consider(replica)
         return new_epoch
+
+    def dropped(self, replica: Replica) -> None:
+        """The replica is no longer hosted."""
+        if self.fetchers is not None:
+            self.fetchers.unfollow(replica)
+        if self.in_sync is not None:
+            self.in_sync.forget(replica)
+        self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def release_all(self, replica: Replica, code: ErrorCode) -> None:
         """Answers every request that waits on a replica."""

@@ -9,6 +9,7 @@ import heapq
 from typing import Any
 
 from ottla.errors import ErrorCode
+from ottla.types import INT32_MAX
 
 
 class CommitWait:
@@ -122,10 +123,22 @@ class FetchWait:
         self.places.clear()
 
 
+class Watch:
+    """What a follower's fetch session is told about its partitions."""
+
+    __slots__ = ("__weakref__", "news", "wait")
+
+    def __init__(self) -> None:
+        self.news: dict[Any, None] = {}
+        """The partitions with something to answer, as the session knows them."""
+        self.wait: FetchWait | None = None
+        """The session's fetch that waits for bytes of any of them."""
+
+
 class PartitionWaits:
     """All waits on one partition."""
 
-    __slots__ = ("_committed", "_decided", "_fetches", "_written", "commits")
+    __slots__ = ("_committed", "_decided", "_fetches", "_written", "commits", "watches")
 
     def __init__(self) -> None:
         self.commits = CommitQueue()
@@ -133,6 +146,21 @@ class PartitionWaits:
         self._decided: dict[FetchWait, None] = {}
         self._written: dict[FetchWait, None] = {}
         self._fetches = (self._committed, self._decided, self._written)
+        self.watches: dict[Watch, Any] = {}
+        """The sessions of followers that watch this partition, each with the name that it gave it."""
+
+    def note(self, size_bytes: int) -> list[FetchWait]:
+        """Something changed, and `size_bytes` were written. Returns the followers' fetches that now have enough."""
+        satisfied = []
+        for watch, partition in self.watches.items():
+            watch.news[partition] = None
+            wait = watch.wait
+            if wait is not None and size_bytes:
+                wait.missing_bytes -= size_bytes
+                if wait.missing_bytes <= 0:
+                    watch.wait = None
+                    satisfied.append(wait)
+        return satisfied
 
     def __bool__(self) -> bool:
         """Whether there are any waits."""
@@ -167,4 +195,4 @@ class PartitionWaits:
         ended = list(dict.fromkeys(wait for place in self._fetches for wait in place))
         for wait in ended:
             wait.leave()
-        return ended
+        return ended + self.note(INT32_MAX)

@@ -338,6 +338,37 @@ def test_an_incomplete_batch_is_left_for_the_next_fetch(world: LogWorld) -> None
     assert world.values() == ["a"]
 
 
+def test_a_new_follower_starts_inside_a_batch_where_the_leaders_log_starts(tmp_path: Path) -> None:
+    """KAFKA-6975: DeleteRecords moves a log's start into the middle of a batch, but batches are sent whole."""
+    leader, follower = LogWorld(tmp_path / "leader"), LogWorld(tmp_path / "follower")
+    for values in (["a"], ["b", "c", "d"], ["e"]):
+        leader.append(*values)
+    leader.log.delete_records_before(2)
+    follower.log.truncate_fully(2)
+    follower.log.append_replicated(leader.log.read(2, 10_000, upper_bound=5))
+    follower.commit()
+    assert (follower.log.log_start_offset, follower.log.log_end_offset) == (2, 5)
+    assert follower.log.read(2, 10_000, upper_bound=5) == leader.log.read(2, 10_000, upper_bound=5)
+    assert follower.log.leader_epochs.entries() == leader.log.leader_epochs.entries()
+
+
+def test_a_log_with_records_does_not_start_inside_a_batch(world: LogWorld) -> None:
+    world.append("a")
+    overlapping = bytearray(world.batch("a", "b"))
+    rejected(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: world.log.append_replicated(overlapping))
+    assert world.values() == ["a"]
+
+
+def test_truncation_removes_an_epoch_without_records(world: LogWorld) -> None:
+    """KAFKA-10706: a leader that appended nothing in its epoch must forget it, or it never agrees with the next."""
+    world.append("a", "b")
+    world.log.begin_leader_epoch(7)
+    assert world.log.leader_epochs.entries() == [(0, 0), (7, 2)]
+    world.log.truncate_to(2)
+    assert world.log.leader_epochs.entries() == [(0, 0)]
+    assert world.values() == ["a", "b"]
+
+
 # --- watermarks and transactions --------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ class Partition:
         self.high_watermark = end
         self.replicas = replicas
         self.epoch, self.partition_epoch = 5, 0
+        self.eligible = dict.fromkeys(range(5), -1)
         self.replica = Replica(
             0,
             TopicPartition("orders", 0),
@@ -36,6 +37,7 @@ class Partition:
             min_insync_replicas=min_insync,
             flush_before_ack=flush_before_ack,
             lag_max_ms=LAG_MAX_MS,
+            eligible=self.eligible,
         )
         self.image(leader=leader, isr=replicas if isr is None else isr)
 
@@ -59,6 +61,14 @@ class Partition:
     def fetches(self, broker_id: int, offset: int) -> None:
         self.replica.follower(broker_id).fetched(offset, 0, self.end, self.now)
         self.settles()
+
+    def may_join(self, broker_id: int, high_watermark: int | None = None) -> bool:
+        return self.replica.may_join(
+            broker_id,
+            log_end_offset=self.end,
+            high_watermark=self.high_watermark if high_watermark is None else high_watermark,
+            monotonic_ms=self.now,
+        )
 
     def flushes(self) -> None:
         self.flushed = self.end
@@ -142,14 +152,74 @@ def test_a_caught_up_replica_holds_back_the_high_watermark_before_it_joins() -> 
 def test_a_joining_replica_counts_before_the_controller_confirms_it() -> None:
     partition = Partition(isr=(0, 1))
     partition.fetches(2, 0)
-    assert partition.replica.join(2) == (0, 1, 2)
-    partition.now += LAG_MAX_MS * 2
+    assert partition.replica.propose_join((2,)) == (0, 1, 2)
     partition.appends(5)
+    partition.now += LAG_MAX_MS * 2
     partition.fetches(1, 5)
     assert partition.high_watermark == 0
     partition.image(isr=(0, 1))
     partition.settles()
-    assert partition.high_watermark == 5, "rejected by the controller, it no longer counts"
+    assert partition.high_watermark == 5, "the next state of the partition does not have it"
+
+
+def test_a_joining_replica_counts_until_the_partition_has_a_new_state() -> None:
+    """KIP-497: an image that changes nothing here does not tell the outcome. If the joiner was accepted, it may become
+    leader next, and must have everything that was acknowledged."""
+    partition = Partition(isr=(0, 1))
+    partition.fetches(2, 0)
+    partition.replica.propose_join((2,))
+    partition.appends(5)
+    partition.now += LAG_MAX_MS * 2
+    partition.image(isr=(0, 1), partition_epoch=partition.partition_epoch)
+    partition.fetches(1, 5)
+    assert partition.high_watermark == 0
+    assert partition.replica.proposed == (0, 1, 2)
+
+
+def test_a_rejected_joiner_no_longer_counts() -> None:
+    partition = Partition(isr=(0, 1))
+    partition.fetches(2, 0)
+    partition.replica.propose_join((2,))
+    partition.appends(5)
+    partition.now += LAG_MAX_MS * 2
+    partition.fetches(1, 5)
+    partition.replica.proposal_rejected()
+    partition.settles()
+    assert partition.high_watermark == 5
+
+
+def test_a_replica_that_is_to_leave_counts_until_that_is_confirmed() -> None:
+    partition = Partition()
+    partition.fetches(1, 0)
+    partition.appends(5)
+    partition.now += LAG_MAX_MS * 2
+    partition.fetches(1, 5)
+    assert partition.replica.propose_leave((2,)) == (0, 1)
+    partition.settles()
+    assert partition.high_watermark == 0
+    partition.image(isr=(0, 1))
+    partition.settles()
+    assert partition.high_watermark == 5
+
+
+@pytest.mark.parametrize("why", ["gone", "restarted"])
+def test_a_replica_that_cannot_join_does_not_hold_back_the_high_watermark(why: str) -> None:
+    """KAFKA-15021: after a follower's death, acks=all would wait for replica.lag.time.max.ms."""
+    partition = Partition()
+    for broker_id in (1, 2):
+        partition.replica.follower(broker_id).broker_epoch = 70 + broker_id
+        partition.fetches(broker_id, 0)
+    partition.image(isr=(0, 1))
+    partition.eligible[0], partition.eligible[1], partition.eligible[2] = 70, 71, 72
+    partition.appends(5)
+    partition.fetches(1, 5)
+    assert partition.high_watermark == 0, "broker 2 has caught up and may join"
+    if why == "gone":
+        del partition.eligible[2]
+    else:
+        partition.eligible[2] = 99
+    partition.settles()
+    assert partition.high_watermark == 5
 
 
 def test_the_high_watermark_does_not_move_below_min_insync_replicas() -> None:
@@ -258,19 +328,50 @@ def test_a_clients_leader_epoch_must_be_current(epoch: int, code: ErrorCode | No
 def test_a_follower_can_join_when_it_has_everything_committed_and_the_start_of_the_epoch() -> None:
     partition = Partition(isr=(0, 1), end=7)
     partition.appends(3)
+    partition.fetches(2, 10)
+    assert partition.may_join(2)
+    assert not partition.may_join(1), "it is in the in-sync set already"
     partition.fetches(2, 6)
-    assert not partition.replica.may_join(2, partition.high_watermark)
-    partition.fetches(2, 7)
-    assert partition.replica.may_join(2, partition.high_watermark)
-    assert not partition.replica.may_join(1, partition.high_watermark), "it is in the in-sync set already"
+    assert not partition.may_join(2), "it has not everything committed"
+
+
+def test_a_follower_that_is_not_caught_up_cannot_join() -> None:
+    """KAFKA-19996: below min.insync.replicas the high watermark stands still, and whoever reaches it would join, lag,
+    leave and join again."""
+    partition = Partition(isr=(0,), min_insync=2)
+    partition.now += LAG_MAX_MS * 2
+    partition.appends(1000)
+    partition.fetches(2, 10)
+    assert not partition.may_join(2)
+    partition.fetches(2, 1000)
+    assert partition.may_join(2)
+
+
+def test_a_follower_that_is_not_registered_cannot_join() -> None:
+    partition = Partition(isr=(0, 1))
+    partition.fetches(2, 0)
+    assert partition.may_join(2)
+    del partition.eligible[2]
+    assert not partition.may_join(2)
+
+
+def test_there_is_one_proposal_at_a_time() -> None:
+    partition = Partition(isr=(0,))
+    partition.fetches(1, 0)
+    partition.fetches(2, 0)
+    partition.replica.propose_join((1,))
+    assert not partition.may_join(2)
+    partition.image(isr=(0, 1))
+    assert partition.may_join(2)
 
 
 def test_a_follower_behind_the_start_of_the_epoch_cannot_join() -> None:
     partition = Partition(isr=(0, 1), end=7)
+    partition.replica.follower(2).caught_up_ms = partition.now
     partition.fetches(2, 5)
-    assert not partition.replica.may_join(2, high_watermark=4)
+    assert not partition.may_join(2, high_watermark=4)
     partition.fetches(2, 7)
-    assert partition.replica.may_join(2, high_watermark=4)
+    assert partition.may_join(2, high_watermark=4)
 
 
 def test_a_follower_that_stops_fetching_lags_and_a_steady_one_does_not() -> None:
@@ -281,7 +382,21 @@ def test_a_follower_that_stops_fetching_lags_and_a_steady_one_does_not() -> None
         partition.now += LAG_MAX_MS // 4
         partition.appends(100)
     assert partition.replica.lagging(partition.end, partition.now) == (2,)
-    assert partition.replica.without((2,)) == (0, 1)
+    assert partition.replica.propose_leave((2,)) == (0, 1)
+
+
+def test_an_idle_follower_does_not_lag_because_of_the_next_append() -> None:
+    """A fetch session names a partition only when it has news, so the last fetch of an idle one may be hours ago."""
+    partition = Partition()
+    partition.appends(1)
+    partition.fetches(1, 1)
+    partition.fetches(2, 1)
+    partition.now += LAG_MAX_MS * 100
+    partition.appends(1)
+    assert partition.replica.lagging(partition.end, partition.now) == ()
+    partition.now += LAG_MAX_MS + 1
+    partition.fetches(1, 2)
+    assert partition.replica.lagging(partition.end, partition.now) == (2,)
 
 
 def test_a_new_leaders_high_watermark_is_not_current() -> None:

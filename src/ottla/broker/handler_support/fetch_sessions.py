@@ -5,9 +5,16 @@ The number of sessions is limited. A client without one gets session id 0 and co
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.replication.waiting import PartitionWaits, Watch
+
+if TYPE_CHECKING:
+    import weakref
+
+    from ottla.broker.handlers.fetch import WaitingFetch
+    from ottla.replication.replica import Replica
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -30,7 +37,7 @@ def next_epoch(epoch: int) -> int:
 class SessionPartition:
     """One partition of a session: what the client last asked for, and what it last received."""
 
-    __slots__ = ("asked", "high_watermark", "last_stable_offset", "log_start_offset", "topic")
+    __slots__ = ("asked", "high_watermark", "last_stable_offset", "log_start_offset", "replica", "topic")
 
     def __init__(self, topic: TopicKey, asked: Any) -> None:
         self.topic = topic
@@ -38,6 +45,8 @@ class SessionPartition:
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
+        self.replica: Replica | None = None
+        """For a follower: where the session watches for news."""
 
     def answered(self, data: Any) -> bool:
         """Remembers an answer for this partition. Returns whether it differs from what the client knows."""
@@ -60,7 +69,17 @@ class SessionPartition:
 class FetchSession:
     """One client's partitions, in the order in which they are served."""
 
-    __slots__ = ("created_ms", "epoch", "is_follower", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+    __slots__ = (
+        "created_ms",
+        "epoch",
+        "is_follower",
+        "last_used_ms",
+        "partitions",
+        "session_id",
+        "uses_topic_ids",
+        "waiting",
+        "watch",
+    )
 
     def __init__(self, session_id: int, *, uses_topic_ids: bool, is_follower: bool, monotonic_ms: int) -> None:
         self.session_id = session_id
@@ -70,6 +89,10 @@ class FetchSession:
         self.is_follower = is_follower
         self.created_ms = self.last_used_ms = monotonic_ms
         self.partitions: dict[tuple[TopicKey, int], SessionPartition] = {}
+        self.watch = Watch() if is_follower else None
+        """For a follower: its partitions with news, in the order in which they are served."""
+        self.waiting: weakref.ref[WaitingFetch] | None = None
+        """A follower's request that waits for its answer."""
 
     def update(self, request: Any) -> None:
         """Applies an incremental request: partitions added, changed or forgotten."""
@@ -79,19 +102,64 @@ class FetchSession:
             for asked in topic.partitions:
                 known = partitions.get((key, asked.partition))
                 if known is None:
-                    partitions[key, asked.partition] = SessionPartition(key, asked)
+                    known = partitions[key, asked.partition] = SessionPartition(key, asked)
                 else:
                     known.asked = asked
+                if self.watch is not None:
+                    self.watch.news[known] = None
         for topic in request.forgotten_topics_data:
             key = topic.topic_id if self.uses_topic_ids else topic.topic
             for index in topic.partitions:
-                partitions.pop((key, index), None)
+                known = partitions.pop((key, index), None)
+                if known is not None and self.watch is not None:
+                    self._unwatch(known)
 
     def serve_last(self, partition: SessionPartition) -> None:
         """Moves a partition that was just served behind the others, so that none starves because of max_bytes."""
         key = (partition.topic, partition.asked.partition)
         if self.partitions.pop(key, None) is not None:
             self.partitions[key] = partition
+
+    # -- followers --
+
+    def served(self, partition: SessionPartition, replica: "Replica | None", *, has_news: bool) -> None:
+        """A partition was answered. Watches it from now on, and keeps it on the list if there is more to say."""
+        assert self.watch is not None
+        if not has_news:
+            self.watch.news.pop(partition, None)
+        elif partition not in self.watch.news:
+            self.watch.news[partition] = None
+        if partition.replica is not replica:
+            self._stop_watching(partition)
+            partition.replica = replica
+            if replica is not None:
+                if replica.waits is None:
+                    replica.waits = PartitionWaits()
+                replica.waits.watches[self.watch] = partition
+
+    def _unwatch(self, partition: SessionPartition) -> None:
+        assert self.watch is not None
+        self.watch.news.pop(partition, None)
+        self._stop_watching(partition)
+
+    def _stop_watching(self, partition: SessionPartition) -> None:
+        replica = partition.replica
+        if replica is not None and replica.waits is not None and self.watch is not None:
+            replica.waits.watches.pop(self.watch, None)
+            partition.replica = None
+
+    def end(self) -> None:
+        """The session is removed."""
+        if self.watch is not None:
+            for partition in self.partitions.values():
+                self._unwatch(partition)
+
+    def answer_waiting(self) -> None:
+        """The next request of a follower ends the wait of the one before it."""
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting(), None
+            if waiting is not None:
+                waiting.answer_now()
 
 
 def _random_id() -> int:
@@ -134,6 +202,7 @@ class FetchSessions:
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, "a fetch session uses either topic names or topic ids"
             )
+        session.answer_waiting()
         if request.topics or request.forgotten_topics_data:
             before = len(session.partitions)
             session.update(request)
@@ -175,8 +244,13 @@ class FetchSessions:
         self.partition_count += len(by_key)
         return session_id
 
+    def find(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
     def _remove(self, session_id: int) -> None:
-        self.partition_count -= len(self._sessions.pop(session_id).partitions)
+        session = self._sessions.pop(session_id)
+        self.partition_count -= len(session.partitions)
+        session.end()
 
     def _evict(self, is_follower: bool, size: int, monotonic_ms: int) -> bool:
         """Evicts a stale session, or else a smaller one; never a follower's session for a consumer."""

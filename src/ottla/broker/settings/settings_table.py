@@ -199,22 +199,6 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
         kind="long",
     )
 
-    # Replication
-
-    replica_fetch_max_bytes: int = setting(
-        "replica.fetch.max.bytes", 1_048_576, "The most bytes that a follower fetches per partition.", at_least=0
-    )
-    replica_fetch_wait_max_ms: int = setting(
-        "replica.fetch.wait.max.ms", 500, "How long a follower's fetch may wait for records."
-    )
-    replica_fetch_min_bytes: int = setting("replica.fetch.min.bytes", 1, "How many bytes a follower's fetch waits for.")
-    replica_fetch_response_max_bytes: int = setting(
-        "replica.fetch.response.max.bytes", 10_485_760, "The largest fetch response to a follower.", at_least=0
-    )
-    replica_fetch_backoff_ms: int = setting(
-        "replica.fetch.backoff.ms", 1000, "How long a follower waits after a failed fetch.", at_least=0
-    )
-
     # Groups and offsets
 
     offsets_topic_num_partitions: int = setting(

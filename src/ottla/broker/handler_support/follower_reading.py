@@ -1,0 +1,172 @@
+"""Reading for the Fetch request of a follower: to the end of the log, and only partitions with news.
+
+A follower fetches all partitions that this broker leads for it in one session. The session watches them: appends, a
+higher high watermark or a new role put a partition on its list of news. So a fetch costs time for the partitions that
+have news or that the request names, not for all in the session.
+"""
+
+from typing import Any
+
+from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, FetchSession, SessionPartition
+from ottla.broker.handler_support.reading import TOPIC_IDS_SINCE, PartitionData, Reading, TopicData
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.image import ClusterImage
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.replication.replica import Replica
+from ottla.replication.waiting import FetchWait, Limit
+
+
+def check_follower(broker_id: int, broker_epoch: int, image: ClusterImage) -> None:
+    """Only a registered broker can fetch as a follower, and not from before its last restart (KIP-903)."""
+    registered = image.brokers.get(broker_id)
+    if registered is None:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
+    if 0 <= broker_epoch < registered.epoch:
+        raise KafkaError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {broker_id} is registered with epoch {registered.epoch}, the fetch has {broker_epoch}",
+        )
+
+
+class FollowerReading(Reading):
+    """One fetch of a follower."""
+
+    __slots__ = ("follower_epoch", "follower_id")
+
+    def __init__(self, request: FetchRequest, context: Context, session: FetchSession | None) -> None:
+        has_state = context.api_version >= 15
+        self.follower_id = request.replica_state.replica_id if has_state else request.replica_id
+        self.follower_epoch = request.replica_state.replica_epoch
+        super().__init__(request, context, session)
+        self._note_progress()
+        self.items = self._list_items()
+
+    def _choose_limit(self) -> Limit:
+        return Limit.LOG_END
+
+    def _list_items(self) -> list[tuple[Any, Any]]:
+        session = self.session
+        if session is None:
+            return self._named()
+        assert session.watch is not None
+        return [(partition.topic, partition.asked) for partition in session.watch.news]
+
+    def _note_progress(self) -> None:
+        """A follower that fetches from an offset has everything before it: that is how the leader tracks it."""
+        for topic, asked in self._named():
+            hosted = self.topics.get(topic)
+            replica = None if hosted is None else hosted.replicas.get(asked.partition)
+            if replica is None or not replica.is_leader or self.follower_id not in replica.followers:
+                continue
+            try:
+                diverging = self._diverging_epoch(replica, asked)
+            except KafkaError:
+                continue
+            if diverging is None and asked.fetch_offset <= replica.log.log_end_offset:
+                self.replicas.follower_fetched(
+                    replica, self.follower_id, asked.fetch_offset, asked.log_start_offset, self.follower_epoch
+                )
+
+    # -- waiting --
+
+    def wait(self, wait: FetchWait) -> None:
+        session = self.session
+        if session is None:
+            super().wait(wait)
+            return
+        assert session.watch is not None
+        self.replicas.wait_for_bytes(wait, [], self.limit, self.request.max_wait_ms)
+        session.watch.wait = wait
+
+    def end_wait(self, wait: FetchWait) -> None:
+        session = self.session
+        if session is not None and session.watch is not None and session.watch.wait is wait:
+            session.watch.wait = None
+        super().end_wait(wait)
+
+    # -- the answer --
+
+    def respond(self) -> FetchResponse:
+        session, version = self.session, self.context.api_version
+        response = FetchResponse()
+        if session is None:
+            partitions = [SessionPartition(topic, asked) for topic, asked in self.items]
+        else:
+            assert session.watch is not None
+            response.session_id = session.session_id
+            partitions = list(session.watch.news)
+        remaining, has_data = self.max_bytes, False
+        topics = response.responses
+        previous: Any = None
+        for partition in partitions:
+            topic: Any = partition.topic
+            asked = partition.asked
+            hosted = self.topics.get(topic)
+            replica = None if hosted is None else hosted.replicas.get(asked.partition)
+            try:
+                data = self._read(topic, asked, remaining, has_data)
+            except KafkaError as error:
+                data = self._failure(response, topic, asked, error)
+            size = len(data.records)  # type: ignore[arg-type]
+            if size:
+                remaining, has_data = remaining - size, True
+            if session is not None:
+                session.served(partition, replica, has_news=_has_more(data, replica, asked))
+            if not partition.answered(data) and session is not None:
+                continue
+            if topic == previous:
+                topics[-1].partitions.append(data)
+            elif version >= TOPIC_IDS_SINCE:
+                topics.append(TopicData(topic_id=topic, partitions=[data]))
+            else:
+                topics.append(TopicData(topic=topic, partitions=[data]))
+            previous = topic
+        if session is None and version >= 7 and self.request.session_epoch == INITIAL_EPOCH:
+            response.session_id = self._start_session(partitions)
+        return response
+
+    def _start_session(self, partitions: list[SessionPartition]) -> int:
+        services = self.context.services
+        session_id = services.sessions.create(
+            partitions,
+            uses_topic_ids=self.context.api_version >= TOPIC_IDS_SINCE,
+            is_follower=True,
+            monotonic_ms=services.monotonic(),
+        )
+        session = services.sessions.find(session_id)
+        if session is not None:
+            for partition in partitions:
+                hosted = self.topics.get(partition.topic)
+                replica = None if hosted is None else hosted.replicas.get(partition.asked.partition)
+                # What has no news is found out by the next fetch.
+                session.served(partition, replica, has_news=True)
+        return session_id
+
+    def _read(self, topic: Any, asked: Any, remaining: int, has_data: bool) -> PartitionData:
+        hosted = self.topics.get(topic)
+        replica = None if hosted is None else hosted.replicas.get(asked.partition)
+        if replica is not None and replica.is_leader and self.follower_id not in replica.followers:
+            replica.check_leader_epoch(asked.current_leader_epoch)
+            # With equal epochs, this leader may not know its new follower yet.
+            code = (
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if asked.current_leader_epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
+            raise KafkaError(code, f"broker {self.follower_id} is not a replica of {replica.topic_partition}")
+        return super()._read(topic, asked, remaining, has_data)
+
+    def _failure(self, response: FetchResponse, topic: Any, asked: Any, error: KafkaError) -> PartitionData:
+        data = super()._failure(response, topic, asked, error)
+        hosted = self.topics.get(topic)
+        replica = None if hosted is None else hosted.replicas.get(asked.partition)
+        if error.code is ErrorCode.OFFSET_OUT_OF_RANGE and replica is not None:
+            # A follower whose log ends before ours starts has to start over there.
+            data.log_start_offset = replica.log.log_start_offset
+        return data
+
+
+def _has_more(data: Any, replica: Replica | None, asked: Any) -> bool:
+    """Whether a partition still has news after this answer. Who got records names the partition in its next fetch."""
+    if data.error_code != ErrorCode.NONE or replica is None:
+        return True
+    return not data.records and data.diverging_epoch.end_offset < 0 and asked.fetch_offset < replica.log.log_end_offset

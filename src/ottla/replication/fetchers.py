@@ -1,0 +1,268 @@
+"""OWNER of this broker's fetches as a follower: one stream of requests to each leader, and the appends of what it gets.
+
+An answer is appended, then the next fetch is sent, and only then are requests woken that wait for the new high
+watermark. A fetch from an offset tells the leader that everything below is stored here, so it must not be sent before
+the append: a record would count as committed although its append can still fail.
+"""
+
+import asyncio
+import functools
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.backoff import Backoff
+from ottla.protocol.api import ApiKey
+from ottla.replication.broker_peers import FETCH_LANE, BrokerPeers
+from ottla.replication.follower_logs import FollowerLogs
+from ottla.replication.following import Do, FetchPlan, Followed, LeaderFetches, Limits, Sender, decide
+from ottla.replication.replica import NO_EPOCH, Replica
+
+if TYPE_CHECKING:
+    from ottla.metadata.image import ClusterImage
+    from ottla.net.connection import Answer
+    from ottla.replication.replica_manager import ReplicaManager
+
+log = logging.getLogger("ottla.replication")
+
+FIRST_BACKOFF_MS = 10
+"""The first retry is quick: after an election, the new leader may learn of it a little later than its followers."""
+
+
+class ReplicaFetchers:
+    """Fetches every partition that another broker leads."""
+
+    def __init__(self, manager: "ReplicaManager", peers: BrokerPeers, *, rng: random.Random | None = None) -> None:
+        self.manager = manager
+        self.peers = peers
+        self.random = random.Random() if rng is None else rng
+        self.sender = Sender(manager.broker_id, NO_EPOCH)
+        self.appended_bytes = 0
+        self._leaders: dict[int, LeaderFetcher] = {}
+        self._leader_of: dict[Replica, int] = {}
+
+    def apply(self, image: "ClusterImage") -> None:
+        """Takes this broker's epoch, and tries leaders again that may have come back."""
+        own = image.brokers.get(self.manager.broker_id)
+        self.sender = Sender(self.manager.broker_id, NO_EPOCH if own is None else own.epoch)
+        for fetcher in self._leaders.values():
+            fetcher.retry_if_known()
+
+    def follow(self, replica: Replica) -> None:
+        """Fetches a partition from its leader of the current epoch, from now on."""
+        self.unfollow(replica)
+        if replica.leader < 0 or replica.leader == self.manager.broker_id:
+            return
+        fetcher = self._leaders.get(replica.leader)
+        if fetcher is None:
+            fetcher = self._leaders[replica.leader] = LeaderFetcher(self, replica.leader)
+        self._leader_of[replica] = replica.leader
+        fetcher.follow(replica)
+
+    def unfollow(self, replica: Replica) -> None:
+        leader = self._leader_of.pop(replica, None)
+        if leader is not None:
+            self._leaders[leader].unfollow(replica)
+
+    def stop(self) -> None:
+        for fetcher in self._leaders.values():
+            fetcher.stop()
+        self._leader_of.clear()
+
+
+class LeaderFetcher:
+    """The fetches from one leader. Everything happens in callbacks on the event loop."""
+
+    def __init__(self, fetchers: ReplicaFetchers, leader_id: int) -> None:
+        self.leader_id = leader_id
+        self.fetches = LeaderFetches()
+        self._fetchers = fetchers
+        self._manager = fetchers.manager
+        self._logs = FollowerLogs(fetchers.manager.maintenance)
+        self._loop = asyncio.get_running_loop()
+        self._failures = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._turn: asyncio.Handle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._is_stopped = False
+
+    def __repr__(self) -> str:
+        return f"LeaderFetcher(broker {self.leader_id}, {len(self.fetches.partitions)} partitions)"
+
+    def follow(self, replica: Replica) -> None:
+        self.fetches.follow(replica)
+        self._send_soon()
+
+    def unfollow(self, replica: Replica) -> None:
+        self.fetches.unfollow((replica.topic_id, replica.topic_partition.partition))
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        for handle in (self._turn, self._retry):
+            if handle is not None:
+                handle.cancel()
+        for task in self._tasks:
+            task.cancel()
+
+    # -- sending --
+
+    def retry_if_known(self) -> None:
+        """Ends a back-off: the leader may be reachable again."""
+        if self._retry is not None and self._fetchers.peers.is_known(self.leader_id):
+            self._retry.cancel()
+            self._retry = None
+            self._send_soon()
+
+    def _send_soon(self) -> None:
+        """Sends at the end of this turn, so that all partitions of one image are in one request."""
+        if self._turn is None and self._retry is None and not self._is_stopped:
+            self._turn = self._loop.call_soon(self._send_now)
+
+    def _send_now(self) -> None:
+        self._turn = None
+        if self._retry is None and not self._is_stopped and self.fetches.may_send:
+            self._send()
+
+    def _send(self) -> None:
+        config = self._manager.config
+        plan = self.fetches.next_request(
+            self._fetchers.sender,
+            Limits(
+                config.replica_fetch_wait_max_ms,
+                config.replica_fetch_min_bytes,
+                config.replica_fetch_response_max_bytes,
+                config.replica_fetch_max_bytes,
+            ),
+        )
+        future = self._fetchers.peers.send(
+            self.leader_id,
+            ApiKey.FETCH,
+            lambda version: plan.request,
+            lane=FETCH_LANE,
+            timeout_ms=config.replica_fetch_wait_max_ms + config.replica_socket_timeout_ms,
+        )
+        future.add_done_callback(functools.partial(self._answered, plan))
+
+    # -- answers --
+
+    def _answered(self, plan: FetchPlan, future: "asyncio.Future[Answer]") -> None:
+        if future.cancelled() or (error := future.exception()) is not None:
+            if plan.generation == self.fetches.generation and not self._is_stopped:
+                self._lost(None if future.cancelled() else error)
+            return
+        if self._is_stopped:
+            return
+        response = future.result().message
+        if response.error_code != ErrorCode.NONE:
+            self.fetches.answered(plan, response)
+            self._back_off()
+            return
+        self._failures = 0
+        woken: list[tuple[Replica, int]] = []
+        truncated: list[Followed] = []
+        for followed, data in self.fetches.answered(plan, response):
+            try:
+                self._apply(followed, plan.number, data, woken, truncated)
+            except KafkaError as failure:
+                self._delay(followed, failure.code, failure.detail)
+        if truncated:
+            self._secure_soon(truncated)
+        if self.fetches.may_send:
+            self._send()
+        for replica, high_watermark in woken:
+            self._manager.announce(replica, high_watermark)
+
+    def _apply(
+        self,
+        followed: Followed,
+        answered: int,
+        data: Any,
+        woken: list[tuple[Replica, int]],
+        truncated: list[Followed],
+    ) -> None:
+        step = decide(followed, answered, data)
+        replica, do = followed.replica, step.do
+        if do is Do.APPEND:
+            followed.failures = 0
+            before = replica.log.high_watermark
+            if data.records:
+                self.fetches.moved(followed)
+                self._fetchers.appended_bytes += len(data.records)
+                self._logs.append(replica, data.records)
+            if self._logs.follow_watermarks(replica, data.high_watermark, data.log_start_offset):
+                self.fetches.moved(followed)  # The leader waits for our log start offset as well.
+            if replica.log.high_watermark > before and replica.waits:
+                woken.append((replica, before))
+        elif do is Do.TRUNCATE:
+            if self._logs.truncate(replica, step.offset):
+                self.fetches.delay(followed)
+                truncated.append(followed)
+            else:
+                self.fetches.moved(followed)
+        elif do is Do.START_OVER:
+            self._logs.start_over(replica, step.offset)
+            self.fetches.delay(followed)
+            truncated.append(followed)
+        elif do is Do.RETRY:
+            self._delay(followed, ErrorCode(data.error_code), "")
+
+    def _secure_soon(self, truncated: list[Followed]) -> None:
+        task = self._loop.create_task(self._secure(truncated))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _secure(self, truncated: list[Followed]) -> None:
+        """Writes the new recovery points before anything is appended after a truncation."""
+        is_secured = await self._manager.maintenance.checkpoint_now([followed.replica for followed in truncated])
+        for followed in truncated:
+            if is_secured:
+                self.fetches.resume(followed)
+            elif not self._is_stopped and self.fetches.is_current(followed):
+                followed.failures += 1
+                self._loop.call_later(self._backoff_ms(followed.failures) / 1000, self._secure_again, followed)
+        self._send_soon()
+
+    def _secure_again(self, followed: Followed) -> None:
+        if not self._is_stopped and self.fetches.is_current(followed):
+            self._secure_soon([followed])
+
+    # -- failures --
+
+    def _delay(self, followed: Followed, code: ErrorCode, detail: str) -> None:
+        """Fetches a partition again later; the others continue."""
+        if followed.failures == 0:
+            log.info(
+                "partition %s: cannot fetch from broker %d in leader epoch %d, will be retried: %s%s",
+                followed.replica.topic_partition,
+                self.leader_id,
+                followed.leader_epoch,
+                code.name,
+                f": {detail}" if detail else "",
+            )
+        followed.failures += 1
+        self.fetches.delay(followed)
+        self._loop.call_later(self._backoff_ms(followed.failures) / 1000, self._resume, followed)
+
+    def _resume(self, followed: Followed) -> None:
+        self.fetches.resume(followed)
+        self._send_soon()
+
+    def _lost(self, error: BaseException | None) -> None:
+        self.fetches.lost()
+        if error is not None and not isinstance(error, KafkaError):
+            log.error("broker %d: cannot fetch from it: %r", self.leader_id, error, exc_info=error)
+        self._back_off()
+
+    def _back_off(self) -> None:
+        self._failures += 1
+        if self._retry is None:
+            self._retry = self._loop.call_later(self._backoff_ms(self._failures) / 1000, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._send_now()
+
+    def _backoff_ms(self, failures: int) -> float:
+        backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, self._manager.config.replica_fetch_backoff_ms))
+        return backoff.delay_ms(failures, self._fetchers.random.uniform(-1, 1))
