@@ -24,6 +24,7 @@ from ottla.log.producers.producer_state import ProducerStateManager, Verificatio
 from ottla.log.producers.replay import note_batch, note_marker
 from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.recovery import EPOCHS_FILE, LogLoader
+from ottla.log.replicated_batches import check_batches
 from ottla.log.segments.file_records import FileRecords
 from ottla.log.segments.index import CorruptIndex
 from ottla.log.segments.log_store import LogStore
@@ -34,8 +35,6 @@ from ottla.log.validation import BatchRules, Prepared, stamp_append_time
 from ottla.protocol.batch_layout import CONTROL, LENGTH_END, TRANSACTIONAL
 from ottla.protocol.record_batch import (
     BatchHeader,
-    check_crc,
-    iter_batches,
     read_end_marker,
     stamped_prefix,
 )
@@ -320,23 +319,8 @@ class PartitionLog:
         """
         now, monotonic_ms = self._clock(), self._monotonic()
         view = memoryview(records)
-        batches = list(iter_batches(view))
-        next_offset = start_offset = self.log_end_offset
-        starts_inside = False
-        if batches and batches[0][1].base_offset < start_offset and not self.size_bytes:
-            # The leader's log starts inside this batch, because of DeleteRecords. An empty log takes the whole batch,
-            # as the leader has it, and starts at the same offset inside it (KAFKA-6975).
-            header = batches[0][1]
-            starts_inside = start_offset <= header.last_offset
-            next_offset = header.base_offset if starts_inside else next_offset
-        for position, header in batches:
-            check_crc(view, position, header)
-            if header.base_offset < next_offset or header.last_offset_delta < 0:
-                raise KafkaError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"{self.topic_partition}: the leader sent offset {header.base_offset}, expected {next_offset}",
-                )
-            next_offset = header.next_offset
+        start_offset = self.log_end_offset
+        batches, starts_inside = check_batches(view, self.topic_partition, start_offset, self.size_bytes == 0)
         if starts_inside:
             self.truncate_fully(batches[0][1].base_offset)
         for position, header in batches:
