@@ -26,8 +26,8 @@ def check_batches(
     next_offset = log_end_offset
     starts_inside = False
     if is_empty and batches and batches[0][1].base_offset < log_end_offset <= batches[0][1].last_offset:
-        # The leader's log starts inside this batch, because of DeleteRecords. An empty log takes the whole batch, as the
-        # leader has it, and starts at the same offset inside it (KAFKA-6975).
+        # The leader's log starts inside this batch, because of DeleteRecords. An empty log takes the whole batch, as
+        # the leader has it, and starts at the same offset inside it (KAFKA-6975).
         starts_inside = True
         next_offset = batches[0][1].base_offset
     for position, header in batches:
