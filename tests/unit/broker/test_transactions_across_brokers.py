@@ -25,6 +25,8 @@ COORDINATOR, GROUPS = 0, 1
 """The brokers that lead `__transaction_state` and `__consumer_offsets`. Broker 2 leads neither; each of the three leads
 the partition of `t` with its number."""
 
+FACTORS = ("offsets_topic_replication_factor", "transaction_state_log_replication_factor")
+
 
 class RoutedClient(RawClient):
     """Sends each request to the broker that it is for."""
@@ -45,7 +47,7 @@ class RoutedClient(RawClient):
             topic = request.topic_data[0]
             return self._leader(topic.name, topic.partition_data[0].index)
         for name in ("topics", "v3_and_below_topics"):
-            part = next(iter(getattr(request, name, None) or ()), None)
+            part: Any = next(iter(getattr(request, name, None) or ()), None)
             if request.api_key in (ApiKey.FETCH, ApiKey.LIST_OFFSETS):
                 return self._leader(getattr(part, "topic", "") or part.name, _index(part.partitions[0]))
         if request.api_key in (ApiKey.OFFSET_FETCH, ApiKey.TXN_OFFSET_COMMIT):
@@ -134,7 +136,9 @@ def run_story(story: Callable[[Stage], Awaitable[Any]], *, replicas: int = 1, se
         await stage.create_topics(replicas)
         return await story(stage)
 
-    return ClusterWorld(seed, brokers=3, **settings).run(whole)
+    # The topics keep their replicas: the controller would add some to internal topics.
+    factors = {name: str(replicas) for name in FACTORS}
+    return ClusterWorld(seed, brokers=3, **factors | settings).run(whole)
 
 
 async def produce_once(producer: TransactionalProducer, partition: int, value: bytes = b"v") -> ErrorCode:

@@ -12,6 +12,7 @@ from ottla.coordinator.transaction.starting import Wish
 from ottla.coordinator.transaction.transaction import ProducerIdAndEpoch
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
+from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from ottla.protocol.record_batch import iter_batches
 from ottla.types import TopicPartition
 from tests.support.wire.group_requests import (
@@ -238,3 +239,23 @@ def test_a_decision_is_carried_out_by_the_next_coordinator_only(world: Coordinat
     catch_up(world, TRANSACTIONS)
     world.wait(100)
     assert markers(world) == 1
+
+
+def test_a_sender_of_markers_that_disconnects_disturbs_nobody(world: CoordinatorWorld) -> None:
+    """The answers wait for the commit, together with everybody else who waits for it."""
+    world.topic("slow", replicas=(0, 1))
+    topics = [WriteTxnMarkersRequest.WritableTxnMarkerTopic(name="slow", partition_indexes=[0])]
+    fields: dict[str, Any] = {
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "transaction_result": True,
+        "coordinator_epoch": 0,
+    }
+    markers = [WriteTxnMarkersRequest.WritableTxnMarker(**fields, topics=topics) for _ in range(2)]
+    gone = world.asks(WriteTxnMarkersRequest(markers=markers), 2)
+    there = world.asks(WriteTxnMarkersRequest(markers=markers), 2)
+    gone.hang_up()
+    assert not there.is_answered
+    catch_up(world, "slow")
+    answer = there.answer()
+    assert [m.topics[0].partitions[0].error_code for m in answer.markers] == [0, 0]
