@@ -127,7 +127,11 @@ class Broker:
                 clock=clock,
             )
         metadata = MetadataFollower(store, settings, config=config, clock=clock)
-        await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
+        await metadata.start(
+            BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack),
+            cluster_id=identity.cluster_id,
+            has_new_directory=identity.is_new,
+        )
         self._metadata = metadata
         write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
         self._peers = peers = BrokerPeers(config.node_id, config.inter_broker_listener_name, rng=self._random)
