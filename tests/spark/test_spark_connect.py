@@ -40,7 +40,7 @@ CLIENT = """
 import json, sys
 remote, bootstrap, topic, directory = sys.argv[1:]
 from ottla.spark import session
-from tests.support.spark_queries import is_slow_start
+from ottla.pipeline.failures import is_slow_start
 spark = session(master=remote)
 options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
 found = {"session": type(spark).__module__}

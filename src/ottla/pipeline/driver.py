@@ -84,7 +84,7 @@ def run(made: Pipeline, job: dict[str, Any], report: Report, stop: threading.Eve
     try:
         report("spark", version=spark.version, master=_master_of(spark), pid=os.getpid())
         queries = Queries(Frames(spark, made, job["bootstrap"]), once=bool(job.get("once")))
-        queries.start()
+        queries.start(stop)
         report("started", queries={each.name: str(each.query.id) for each in queries.running})
 
         def on_batch(batch: Batch) -> None:

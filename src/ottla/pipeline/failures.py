@@ -24,6 +24,16 @@ CODES = {
 """Codes that a client does not retry, but that a restart of the query fixes: it writes the batch again."""
 WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
 QUERY_MISTAKES = {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
+"""What Spark raises for a mistake in a query, and also for what happens to the Python processes that it asks."""
+PYTHON_PROCESS = re.compile(
+    r"\[PYTHON_\w*DATA_SOURCE_\w*ERROR\]"
+    r"|\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: ottla\b"
+    r"|Python worker (?:failed to connect back|exited unexpectedly)"
+)
+"""A Python process of Spark was killed or did not start in time. Spark looks for Python formats in such a process too:
+if that one dies, the formats are missing for as long as the driver runs."""
+SLOW_START = "Python worker failed to connect back"
+"""The error of a query whose source took longer to start than the ten seconds that Spark waits. Nothing was read."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +68,14 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, OttlaError):
         return Failure(error.message, error.hint, retriable=kind in TRY_AGAIN)
     found = explain(str(error))
-    if kind in QUERY_MISTAKES:
-        return Failure(found.cause, found.hint, retriable=False)
+    if kind in QUERY_MISTAKES and not PYTHON_PROCESS.search(str(error)):
+        return replace(found, retriable=False)
     return found
+
+
+def is_slow_start(error: Exception | None) -> bool:
+    """Whether a query failed only because a Python process took too long to start."""
+    return error is not None and SLOW_START in str(error)
 
 
 def explain(text: str) -> Failure:
@@ -88,6 +103,7 @@ def explain(text: str) -> Failure:
         if found.group(1) not in WRAPPERS:
             return Failure(_one_line(found.group(2))[:500])
     inner = text.partition("terminated with exception: ")[2] or text
+    inner = re.sub(r"^\[[A-Z][A-Z0-9_.]+\] ", "", inner)
     return Failure(_one_line(inner.split("\n")[0])[:500] or "the driver failed without an error message")
 
 

@@ -1,15 +1,17 @@
 """Starts the queries of a pipeline on Spark, watches their batches, and stops them between two batches."""
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ottla.pipeline.failures import QueryFailed
+from ottla.pipeline.failures import QueryFailed, is_slow_start
 from ottla.pipeline.frames import Frames, counted
 from ottla.pipeline.model import Output, Pipeline, Source
-from ottla.pipeline.options import batch_options, sink_format, sink_options
+from ottla.pipeline.options import batch_options, sink_format
 from ottla.pipeline.progress import Batch, batch_of
 from ottla.spark.spark_session import make_active
 
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.1
 QUERY_ID_TIMEOUT_S = 60
+STARTS_MAX = 6
+"""How often a query is started whose Python process does not start in time. After that the driver is restarted."""
+
+log = logging.getLogger("ottla.pipeline")
 
 
 @dataclass
@@ -60,13 +66,19 @@ class Queries:
         self.once = once
         self.running: list[Running] = []
 
-    def start(self) -> None:
+    def start(self, stop: threading.Event | None = None) -> None:
+        """Starts one query after the other, until `stop` is set: together they would slow each other down."""
         make_active(self.frames.spark)
-        for output in self.pipeline.outputs.values():
-            self.running.append(Running(output.name, self._start_output(output)))
+        starts: dict[str, Callable[[], StreamingQuery]] = {
+            output.name: partial(self._start_output, output) for output in self.pipeline.outputs.values()
+        }
         for source in self.pipeline.dead_letter_sources:
             letters = self.pipeline.dead_letters(source)
-            self.running.append(Running(letters.name, self._start_dead_letters(source, letters)))
+            starts[letters.name] = partial(self._start_dead_letters, source, letters)
+        for name, start in starts.items():
+            if stop is not None and stop.is_set():
+                return
+            self.running.append(Running(name, start_patiently(start, STARTS_MAX)))
 
     def _start_output(self, output: Output) -> "StreamingQuery":
         frame = self.frames.output(output)
@@ -95,8 +107,8 @@ class Queries:
         return query
 
     def _start_dead_letters(self, source: Source, letters: Output) -> "StreamingQuery":
-        options = sink_options(self.pipeline, letters, self.frames.bootstrap)
         rows = counted(self.frames.bad_records(source))
+        options = self.frames.sink_options(letters, rows)
         return self._begin(rows.writeStream.format("ottla").options(**options), letters.name, None)
 
     def _begin(self, writer: Any, name: str, trigger: str | None) -> "StreamingQuery":
@@ -164,6 +176,22 @@ class Queries:
         for each in self.running:
             if each.query.isActive:
                 each.query.stop()
+
+
+def start_patiently(start: Callable[[], "StreamingQuery"], starts_max: int) -> "StreamingQuery":
+    """Starts a query and returns it once its sources are up, or once it has failed.
+
+    Spark gives the Python process of a source ten seconds to start, and no setting changes that. A query that fails for
+    this has read and written nothing, so it is started again, up to `starts_max` times altogether.
+    """
+    while True:
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            threading.Event().wait(LOOK_EVERY_S / 5)
+        starts_max -= 1
+        if query.isActive or not starts_max or not is_slow_start(query.exception()):
+            return query
+        log.warning("query %s: Spark gave up waiting for its Python process; starting the query again", query.name)
 
 
 def _plain(report: Any) -> dict[str, Any]:

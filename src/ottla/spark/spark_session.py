@@ -3,7 +3,8 @@
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ottla.errors import OttlaError
 from ottla.spark.java import java_home
@@ -20,6 +21,9 @@ LOCAL_CONF = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
 }
+
+WORKER_START = str(Path(__file__).parent / "worker_start")
+"""See `worker_start/sitecustomize.py`."""
 
 # The variables that Spark adds to the environment of a format when a stream of it begins.
 WORKER_ENVIRONMENT = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
@@ -58,7 +62,8 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     make_active(spark)
-    name_environment(spark)
+    if not remote:
+        register(spark)
     return spark
 
 
@@ -76,38 +81,52 @@ def make_active(spark: "SparkSession") -> None:
 
 
 def name_environment(spark: "SparkSession") -> None:
-    """Adds the variables that a stream would add to our formats, so that streams only overwrite them.
+    """Sets the environment of our formats' processes: how they start, and the variables that a stream would add.
 
     All streams of a format share one map, and Spark does not synchronize it: two streams that begin at the same moment
-    may both add a name. This corrupts the map's size, and no task with it can be serialized any more. With Spark
-    Connect the map is on the server and out of reach.
+    may both add a name. This corrupts the map's size, and no task with it can be serialized any more. With the names in
+    it, streams only overwrite them. With Spark Connect the map is on the server and out of reach.
     """
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.sql import SparkSession
 
     if not isinstance(spark, SparkSession):
         return
     for name in ("ottla", "ottla-database"):
-        try:
-            source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name)  # noqa: SLF001 - PySpark has no public way
+        source = found_format(spark, name)
+        if source is not None:
             variables = source.dataSourceCls().envVars()
-        except Py4JError:  # not on the path of the workers: register() helps, or the first use reports it
-            continue
-        for variable in WORKER_ENVIRONMENT:
-            variables.putIfAbsent(variable, "")
+            paths = [path for path in (variables.get("PYTHONPATH") or "").split(os.pathsep) if path]
+            if WORKER_START not in paths:
+                variables.put("PYTHONPATH", os.pathsep.join((WORKER_START, *paths)))
+            for variable in WORKER_ENVIRONMENT:
+                variables.putIfAbsent(variable, "")
+
+
+def found_format(spark: "SparkSession", name: str) -> Any:
+    """The JVM's object of a format; None if Spark does not know the format."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+    try:
+        return spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name)  # noqa: SLF001 - PySpark has no public way
+    except Py4JError:
+        return None
 
 
 def register(spark: "SparkSession") -> None:
-    """Registers the formats if Spark does not find them by itself.
+    """Registers the formats that Spark does not find by itself. `session()` calls it.
 
-    It does if ottla is installed: `pyspark_ottla` and `pyspark_ottla_database` are on the path of its workers. This
-    call is for a cluster whose workers receive ottla with the job (`--py-files`).
+    Spark looks for the packages `pyspark_ottla` and `pyspark_ottla_database` once, in a Python process. It does not
+    find them if ottla comes with the job (`--py-files`), or if that process is killed.
     """
+    from pyspark.sql import SparkSession
+
     from ottla.spark.database.sink import DatabaseDataSource
     from ottla.spark.datasource import OttlaDataSource
 
-    spark.dataSource.register(OttlaDataSource)
-    spark.dataSource.register(DatabaseDataSource)
+    is_remote = not isinstance(spark, SparkSession)
+    for source in (OttlaDataSource, DatabaseDataSource):
+        if is_remote or found_format(spark, source.name()) is None:
+            spark.dataSource.register(source)
     name_environment(spark)
 
 

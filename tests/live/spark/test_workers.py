@@ -1,7 +1,16 @@
 """Settings of Spark's workers, which other processes do not get."""
 
+import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from ottla.spark.spark_session import WORKER_START
 
 ASK = """
 import gc, sys, types
@@ -24,3 +33,39 @@ def test_a_worker_freezes_loaded_objects_for_the_garbage_collector() -> None:
 
 def test_other_processes_keep_their_garbage_collector_unchanged() -> None:
     assert frozen("user") == 0
+
+
+def test_the_process_of_a_source_connects_to_spark_before_it_imports_anything() -> None:
+    """Spark waits ten seconds for the connection, and the imports may take longer on a busy machine."""
+    module = "pyspark.sql.streaming.python_streaming_source_runner"
+    with socket.create_server(("127.0.0.1", 0)) as spark:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([WORKER_START, *filter(None, sys.path)]),
+            "PYTHON_WORKER_FACTORY_PORT": str(spark.getsockname()[1]),
+            "PYTHON_WORKER_FACTORY_SECRET": "secret",
+        }
+        command = [sys.executable, "-X", "importtime", "-m", module]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as worker:
+            assert worker.stderr is not None
+            connection, _ = spark.accept()
+            with connection, connection.makefile("rwb") as stream:
+                assert stream.read(4 + 6) == b"\0\0\0\6secret"
+                # PySpark is not imported before the reply.
+                stream.write(b"\0\0\0\2ok")
+                stream.flush()
+                assert int.from_bytes(stream.read(4), "big") == worker.pid, "PySpark uses this connection"
+            imported = worker.stderr.read()
+    names = [line.rpartition("|")[2].strip() for line in imported.splitlines() if "|" in line]
+    connected = names.index("socket")
+    assert "pyspark.util" in names[connected:], "and it is the real PySpark"
+    assert not any(name.startswith(("pyspark", "ottla", "pandas")) for name in names[:connected])
+
+
+def test_the_next_sitecustomize_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.customized = True")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([WORKER_START, str(tmp_path)])}
+    asked = subprocess.run(
+        [sys.executable, "-c", "print(customized)"], env=environment, capture_output=True, check=True
+    )
+    assert asked.stdout == b"True\n"

@@ -121,8 +121,48 @@ def test_unreachable_brokers_and_databases_are_retriable(error: OttlaError) -> N
 def test_mistakes_of_the_user_are_not_retried() -> None:
     error = PipelineError([Problem("a.yaml", 3, "sql", "no such column", "Fix it.")])
     assert failure_of(error) == Failure("a.yaml:3: sql: no such column", "Fix it.", retriable=False)
-    analysis = type("AnalysisException", (Exception,), {})
-    assert not failure_of(analysis("[UNRESOLVED_COLUMN] A column cannot be resolved. SQLSTATE: 42703")).retriable
+    mistake = AnalysisException("[UNRESOLVED_COLUMN] A column cannot be resolved. SQLSTATE: 42703")
+    assert failure_of(mistake) == Failure("A column cannot be resolved.", retriable=False)
+
+
+class AnalysisException(Exception):
+    """Spark raises one of this name for mistakes in a query, and for the Python processes that it asks about it."""
+
+
+AWAY = "ottla.spark.explaining.BrokersAway: no broker answered: 30 s went by. Is a broker running?"
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (f"[PYTHON_DATA_SOURCE_ERROR] Failed to create: {AWAY} SQLSTATE: 38000", AWAY.partition(": ")[2]),
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed when using Python data source: Python worker exited unexpectedly "
+            "(crashed). SQLSTATE: 38000",
+            "Failed when using Python data source: Python worker exited unexpectedly (crashed).",
+        ),
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: ottla. Make sure the provider name is correct. "
+            "SQLSTATE: 42K02",
+            "Failed to find the data source: ottla. Make sure the provider name is correct.",
+        ),
+        ("Python worker failed to connect back.", "Python worker failed to connect back."),
+    ],
+)
+def test_an_error_that_can_go_away_is_retried_whatever_its_kind(text: str, cause: str) -> None:
+    """Spark raises AnalysisException also if a Python process was killed or the brokers did not answer it."""
+    assert failure_of(AnalysisException(text)) == Failure(cause, retriable=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: ottlax. SQLSTATE: 42K02",
+        "[PYTHON_DATA_SOURCE_ERROR] x ottla.spark.explaining.ExplainedError: there is no topic ordes. SQLSTATE: 38000",
+    ],
+)
+def test_an_error_that_stays_ends_the_run(text: str) -> None:
+    assert not failure_of(AnalysisException(text)).retriable
 
 
 def test_a_progress_report_of_spark_becomes_a_batch() -> None:

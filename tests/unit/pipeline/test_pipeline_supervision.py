@@ -10,9 +10,11 @@ import pytest
 
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError
+from ottla.pipeline import queries as module_of_queries
 from ottla.pipeline import supervisor as supervision
 from ottla.pipeline.failures import Failure, QueryFailed, failure_of
 from ottla.pipeline.loading import load
+from ottla.pipeline.model import Output, Pipeline
 from ottla.pipeline.progress import Batch
 from ottla.pipeline.queries import Queries, Running
 from ottla.pipeline.state import StateDirectory
@@ -257,3 +259,70 @@ def test_a_batch_that_fails_after_the_stop_is_reported_once_the_others_are_done(
         finish(topic=InBatch(RuntimeError("no room")), table=table)
     assert failure_of(caught.value) == Failure("no room", query="topic")
     assert table.is_stopped
+
+
+# --- the queries of a driver that starts ---------------------------------------------------------------------
+
+
+class Starting:
+    """A query whose source is up after a few status checks, or that fails instead."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.looks, self.name = error, 3, "topic"
+
+    @property
+    def status(self) -> dict[str, str]:
+        self.looks = max(0, self.looks - 1)
+        return {"message": "Initializing sources" if self.looks else "Waiting for data to arrive"}
+
+    @property
+    def isActive(self) -> bool:
+        return self.looks > 0 or self.error is None
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+
+SLOW = RuntimeError(
+    "[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back. SQLSTATE: X"
+)
+
+
+def start_all(monkeypatch: pytest.MonkeyPatch, made: Pipeline, plan: dict[str, list[Starting]]) -> list[str]:
+    """The order in which the queries of a pipeline are started; `plan` has the starts of each."""
+    started: list[str] = []
+    queries = Queries(SimpleNamespace(pipeline=made, spark=None), once=False)  # type: ignore[arg-type]
+
+    def start(output: Output) -> Starting:
+        assert all(query.looks == 0 for query in queries_so_far), "the one before is up"
+        started.append(output.name)
+        queries_so_far.append(plan[output.name].pop(0))
+        return queries_so_far[-1]
+
+    queries_so_far: list[Starting] = []
+    monkeypatch.setattr(module_of_queries, "make_active", lambda _: None)
+    monkeypatch.setattr(queries, "_start_output", start)
+    queries.start()
+    assert [each.name for each in queries.running] == list(made.outputs)
+    return started
+
+
+def test_queries_start_one_after_the_other_and_only_a_slow_one_again(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a Python process may take longer to start than the ten seconds that Spark waits."""
+    plan = {"topic": [Starting(SLOW), Starting(SLOW), Starting()], "table": [Starting()]}
+    assert start_all(monkeypatch, begin().made, plan) == ["topic", "topic", "topic", "table"]
+
+
+def test_a_query_that_fails_for_another_reason_is_not_started_again(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = {"topic": [Starting(RuntimeError("no such column"))], "table": [Starting()]}
+    assert start_all(monkeypatch, begin().made, plan) == ["topic", "table"]
+
+
+def test_a_query_that_is_always_slow_is_left_to_the_supervisor(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = {"topic": [Starting(SLOW) for _ in range(9)], "table": [Starting()]}
+    assert start_all(monkeypatch, begin().made, plan) == ["topic"] * 6 + ["table"]
+    assert failure_of(SLOW).retriable

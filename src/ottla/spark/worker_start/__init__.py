@@ -1,0 +1,1 @@
+"""For the PYTHONPATH of Spark's Python processes: a source's process connects to Spark first, and imports it then."""
