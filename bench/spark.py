@@ -2,8 +2,9 @@
 
 Both read the same topics of one Ottla broker into Spark's noop sink. Each has its own driver process (two cores),
 which runs for the whole suite and is warmed up before the first counted round. Spark's Kafka connector takes part if
-it is installed (`./run setup-extras`). `CPU` is the process tree of the driver: JVM and Python workers. Sinks are
-measured after that, see `bench/spark_sink.py`. `python -m bench.spark` runs only the source.
+it is installed (`./run setup-extras`). `CPU` is the process tree of the driver: JVM and Python workers. Sinks
+and the latency from produce to output are measured after that, see `bench/spark_sink.py` and `bench/spark_latency.py`.
+`python -m bench.spark` runs only the source.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench import spark_sink
+from bench import spark_latency, spark_sink
 from bench.brokers import Contender, ottla
 from bench.results import Results
 
@@ -30,7 +31,7 @@ TASKS = 2
 SMALL_ROWS = 100
 SMALL_BATCHES: dict[str, dict[str, str]] = {
     "small micro-batch": {},
-    "small micro-batch in one task": {"minRecordsPerPartition": "5000"},
+    "small micro-batch, a task per partition": {"minRecordsPerPartition": "1"},
 }
 """Measure -> options that only Ottla's source has."""
 FORMATS = {"ottla": "ottla", "spark": "kafka"}
@@ -40,6 +41,7 @@ FORMATS = {"ottla": "ottla", "spark": "kafka"}
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
     source_run(results, rounds, quick, step)
     spark_sink.run(results, rounds, quick, step)
+    spark_latency.run(results, 1 if quick else rounds, quick, step)
 
 
 def source_run(results: Results, rounds: int, quick: bool, step: Any) -> None:
@@ -107,9 +109,9 @@ def fill(broker: Contender, count: int, size: int) -> str:
 class Driver:
     """A Spark driver in its own process: reads one task per line from standard input."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, module: str = "bench.spark") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.spark", "--driver", name],
+            [sys.executable, "-m", module, "--driver", name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -126,7 +126,7 @@ def test_available_now_ends_at_the_offsets_of_the_start(broker: Any, topic: str)
 
 
 def test_tasks_are_planned_without_requests(topic: str) -> None:
-    """So a repeated batch gets the same tasks, even if the topic or the broker has changed."""
+    """So a repeated batch gets the same tasks, even if the topic, the broker or the options have changed."""
     with Broker.embedded() as broker:
         create(broker.bootstrap, topic, 2)
         produce(broker.bootstrap, topic, 90, 0)
@@ -136,7 +136,7 @@ def test_tasks_are_planned_without_requests(topic: str) -> None:
             end = query.latest(start)
             planned = query.ranges(start, end)
     assert [piece.size for piece in planned] == [30, 30, 30, 10]
-    with Query(broker.bootstrap, subscribe=topic, minPartitions="4") as query:
+    with Query(broker.bootstrap, subscribe=topic) as query:
         assert query.ranges(start, end) == planned
         assert query.ranges({"@initial": True}, end) == planned, "batch 0 depends only on its end offset"
 

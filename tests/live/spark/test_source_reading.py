@@ -41,16 +41,30 @@ def empty_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often a task waited for records that do not exist. Existing records arrive within a minute."""
     monkeypatch.setattr(reading, "GLANCE_MS", 60_000)
     vain: list[int] = []
-    look = reading.RangeConsumer.next_fetch
+    look = reading.RangeConsumer.next_fetches
 
-    def next_fetch(self: reading.RangeConsumer, timeout_ms: int) -> Any:
+    def next_fetches(self: reading.RangeConsumer, timeout_ms: int) -> Any:
         fetched = look(self, timeout_ms)
-        if fetched is None:
+        if not fetched:
             vain.append(timeout_ms)
         return fetched
 
-    monkeypatch.setattr(reading.RangeConsumer, "next_fetch", next_fetch)
+    monkeypatch.setattr(reading.RangeConsumer, "next_fetches", next_fetches)
     return vain
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of partitions in each fetch request."""
+    sent: list[int] = []
+    ask = Fetcher._request  # noqa: SLF001
+
+    def request(self: Fetcher, node_id: int, wanted: dict[TopicPartition, Any]) -> Any:
+        sent.append(len(wanted))
+        return ask(self, node_id, wanted)
+
+    monkeypatch.setattr(Fetcher, "_request", request)
+    return sent
 
 
 def options_for(broker: Any, topic: str, **more: str) -> SourceOptions:
@@ -141,8 +155,43 @@ def test_the_next_task_reuses_the_consumer_of_the_last(broker: Any, topic: str) 
 def test_a_task_can_have_several_ranges(broker: Any, topic: str) -> None:
     first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 20))
     ranges = [OffsetRange(first, 8, 10), OffsetRange(second, 0, 2)]
-    assert values(list(read(options_for(broker, topic), InputPartition(ranges)))) == [8, 9, 10, 11]
+    assert sorted(values(list(read(options_for(broker, topic), InputPartition(ranges))))) == [8, 9, 10, 11]
     assert len(reading.idle) == 1
+
+
+def test_small_ranges_are_read_with_one_fetch(broker: Any, topic: str, requests: list[int]) -> None:
+    """A task that reads one partition after the other would take as long as a task for each."""
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topic(topic, partitions=24)
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(240):
+            producer.send(topic, str(number).encode(), partition=number % 24)
+    ranges = [OffsetRange(TopicPartition(topic, index), 0, 10) for index in range(24)]
+    rows = values(list(read(options_for(broker, topic), InputPartition(ranges))))
+    assert sorted(rows) == list(range(240))
+    for index in range(24):
+        assert [row for row in rows if row % 24 == index] == list(range(index, 240, 24)), "in order in each partition"
+    assert requests == [24]
+
+
+def test_large_ranges_of_a_task_are_read_one_after_the_other(broker: Any, topic: str, requests: list[int]) -> None:
+    """Together they would need more memory."""
+    first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 9_010))
+    ranges = [OffsetRange(second, 0, 9_000), OffsetRange(first, 0, 10)]
+    rows = values(list(read(options_for(broker, topic), InputPartition(ranges))))
+    assert rows == [*range(10, 9_010), *range(10)]
+    assert set(requests) == {1}
+
+
+def test_a_lost_range_does_not_disturb_the_others_of_its_task(broker: Any, topic: str) -> None:
+    first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 20))
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({first: 4})
+    task = InputPartition([OffsetRange(first, 0, 10), OffsetRange(second, 0, 10)])
+    with pytest.raises(OttlaError, match=f"offsets 0 to 3 of {topic}-0 no longer exist"):
+        list(read(options_for(broker, topic), task))
+    accepting = options_for(broker, topic, failOnDataLoss="false")
+    assert sorted(values(list(read(accepting, task)))) == list(range(4, 20))
 
 
 def test_the_number_of_idle_consumers_is_limited(broker: Any, topic: str) -> None:
@@ -312,8 +361,8 @@ def test_a_consumer_with_stale_metadata_waits_for_the_new_topic(broker: Any, top
     partition = make(broker, topic, range(3))
     options = options_for(broker, topic)
     with reading.RangeConsumer({**reading.DEFAULTS, **options.client_settings}) as consumer:
-        consumer.start(OffsetRange(partition, 0, 3))
-        assert consumer.next_fetch(60_000) is not None
+        consumer.start([OffsetRange(partition, 0, 3)], {})
+        assert consumer.next_fetches(60_000)
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.delete_topics([topic])
         make(broker, topic, range(5))
@@ -321,7 +370,8 @@ def test_a_consumer_with_stale_metadata_waits_for_the_new_topic(broker: Any, top
             (made_again,) = admin.describe_topics([topic])
         schema = to_arrow_schema(spark_schema(options), timezone="UTC")
         whole = OffsetRange(partition, 0, 5)
-        assert values(list(reading.read(consumer, whole, made_again.topic_id, schema, True, 60_000))) == [*range(5)]
+        reader = reading.RangeReader(consumer, {topic: made_again.topic_id}, schema, True, 60_000)
+        assert values(list(reader.read([whole]))) == [*range(5)]
 
 
 def test_a_task_waits_for_a_broker_with_stale_metadata(

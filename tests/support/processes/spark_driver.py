@@ -99,6 +99,7 @@ def run_query(task: Mapping[str, Any]) -> None:
         .option("subscribe", task["input"])
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(task["rows_per_batch"]))
+        .option("minRecordsPerPartition", "1")  # several tasks, although there are few records
         .load()
     )
     if task["query"] == "windows":

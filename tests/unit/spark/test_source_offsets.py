@@ -11,11 +11,13 @@ from ottla.spark.source.offsets import (
     Found,
     OffsetRange,
     SourceOffset,
+    Split,
     advance,
     gather,
+    pieces_of,
     ranges_between,
     share_out,
-    split,
+    tasks_of,
     waiting,
 )
 from ottla.types import TopicPartition
@@ -170,15 +172,15 @@ def test_a_checkpoint_without_the_start_of_a_batch_is_refused() -> None:
         ranges_between(SourceOffset({A0: 1}), SourceOffset({A0: 2, A1: 5}))
 
 
-def test_there_is_one_task_per_partition_by_default() -> None:
+def test_without_a_rule_there_is_one_task_per_partition() -> None:
     ranges = [OffsetRange(A0, 0, 10), OffsetRange(A1, 3, 3), OffsetRange(B0, 5, 6)]
-    assert split(ranges, None, None) == [OffsetRange(A0, 0, 10), OffsetRange(B0, 5, 6)]
-    assert split(ranges, 2, None) == [OffsetRange(A0, 0, 10), OffsetRange(B0, 5, 6)]
+    assert pieces_of(ranges, Split()) == [OffsetRange(A0, 0, 10), OffsetRange(B0, 5, 6)]
+    assert pieces_of(ranges, Split(min_partitions=2)) == [OffsetRange(A0, 0, 10), OffsetRange(B0, 5, 6)]
 
 
 def test_min_partitions_splits_large_ranges() -> None:
     ranges = [OffsetRange(A0, 0, 90), OffsetRange(A1, 0, 10)]
-    assert split(ranges, 4, None) == [
+    assert pieces_of(ranges, Split(min_partitions=4)) == [
         OffsetRange(A0, 0, 30),
         OffsetRange(A0, 30, 60),
         OffsetRange(A0, 60, 90),
@@ -187,7 +189,7 @@ def test_min_partitions_splits_large_ranges() -> None:
 
 
 def test_max_records_per_partition_splits_larger_ranges() -> None:
-    pieces = split([OffsetRange(A0, 0, 25), OffsetRange(A1, 0, 4)], None, 10)
+    pieces = pieces_of([OffsetRange(A0, 0, 25), OffsetRange(A1, 0, 4)], Split(max_records=10))
     assert [piece.size for piece in pieces] == [8, 8, 9, 4]
 
 
@@ -195,23 +197,39 @@ def test_max_records_per_partition_splits_larger_ranges() -> None:
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 1000)), min_size=1, max_size=8),
     st.none() | st.integers(1, 50),
     st.none() | st.integers(1, 200),
+    st.none() | st.integers(1, 500),
 )
-def test_pieces_cover_every_offset_once_and_in_order(
-    sizes: list[tuple[int, int]], least: int | None, most: int | None
+def test_tasks_cover_every_offset_once_and_in_order(
+    sizes: list[tuple[int, int]], wanted: int | None, most: int | None, least: int | None
 ) -> None:
     ranges = [OffsetRange(TopicPartition("t", n), start, start + size) for n, (start, size) in enumerate(sizes)]
-    pieces = split(ranges, least, most)
-    assert pieces == split(ranges, least, most), "the same tasks when a batch is repeated"
+    tasks = tasks_of(ranges, Split(wanted, most, least))
+    assert tasks == tasks_of(ranges, Split(wanted, most, least)), "the same tasks when a batch is repeated"
+    pieces = [piece for task in tasks for piece in task]
     for whole in ranges:
         parts = [piece for piece in pieces if piece.partition == whole.partition]
         offsets = [offset for part in parts for offset in range(part.start, part.end)]
         assert offsets == list(range(whole.start, whole.end))
-    assert all(0 < piece.size <= (most or piece.size) for piece in pieces)
+    assert all(piece.size > 0 for piece in pieces)
+    totals = [sum(piece.size for piece in task) for task in tasks]
+    assert all(total <= (most or total) for total in totals)
+    if most is None:
+        assert all(total >= (least or 1) for total in totals[:-1])
 
 
 def test_small_ranges_share_a_task_with_min_records_per_partition() -> None:
     ranges = [OffsetRange(A0, 0, 5), OffsetRange(A1, 0, 5), OffsetRange(B0, 0, 50)]
-    assert gather(ranges, None) == [[piece] for piece in ranges]
-    assert gather(ranges, 10) == [ranges[:2], ranges[2:]]
-    assert gather(ranges, 1000) == [ranges]
-    assert gather([], 10) == []
+    assert gather(ranges, Split()) == [[piece] for piece in ranges]
+    assert gather(ranges, Split(min_records=10)) == [ranges[:2], ranges[2:]]
+    assert gather(ranges, Split(min_records=1000)) == [ranges]
+    assert gather(ranges, Split(min_records=1000, max_records=50)) == [ranges[:2], ranges[2:]], "not more than allowed"
+    assert gather([], Split(min_records=10)) == []
+
+
+def test_the_end_of_a_batch_holds_how_it_is_split() -> None:
+    """A batch that is repeated after the options changed, or after an update of ottla, has the same tasks."""
+    end, _ = advance(SourceOffset({A0: 1}), found({A0: 9}), None, Split(min_records=2000))
+    stored = json.loads(json.dumps(end.to_dict()))
+    assert stored["@split"] == {"min_records": 2000}
+    assert SourceOffset.from_dict(stored).split == Split(min_records=2000)
+    assert SourceOffset.from_dict({"a": {"0": 5}}).split is None, "an older version, or Spark's own source"

@@ -6,6 +6,7 @@ import pytest
 
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.errors import OttlaError
+from ottla.spark.source.offsets import Split
 from ottla.spark.source.options import OPTIONS, REFUSED, SourceOptions
 from ottla.types import TopicPartition
 
@@ -213,3 +214,11 @@ def test_every_option_of_the_list_is_understood() -> None:
     }
     for name in set(OPTIONS) - {"subscribe", "subscribePattern", "assign"}:
         assert parse(**{name: values.get(name, "7")}) != parse(), name
+
+
+def test_the_number_of_tasks_follows_from_the_size_of_a_batch_unless_options_say_otherwise() -> None:
+    assert parse().split == Split(min_records=2000)
+    assert parse(maxRecordsPerPartition="5").split == Split(max_records=5, min_records=2000)
+    assert parse(minRecordsPerPartition="1").split == Split(min_records=1), "a task for each partition"
+    assert parse(minPartitions="4").split == Split(min_partitions=4)
+    assert parse().old_split == Split(), "of a batch that an older version planned"

@@ -7,11 +7,12 @@ Kafka source; what else must survive a restart has keys that no topic can have:
 
 `@start` holds the beginnings of partitions that the previous offset does not include: all of them in the first batch,
 and new ones in a later batch. When Spark repeats the first batch it asks for the initial offset again, and by then the
-answer may differ. Therefore the end offset of a batch determines what the batch reads.
+answer may differ. Therefore the end offset of a batch determines what the batch reads. `@split` holds how the batch is
+split into tasks, so that a repeated batch has the same tasks even if the options have changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from ottla.checks import whole_number
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
-GROUP, IDS, START, INITIAL = "@group", "@ids", "@start", "@initial"
+GROUP, IDS, START, INITIAL, SPLIT = "@group", "@ids", "@start", "@initial", "@split"
 
 METADATA_DELAY_S = 5.0
 """How long metadata of a topic may take to reach all brokers."""
@@ -41,6 +42,25 @@ class OffsetRange(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Split:
+    """How a batch is split into tasks."""
+
+    min_partitions: int | None = None
+    """About how many tasks there are at least: large ranges are cut."""
+    max_records: int | None = None
+    """No task reads more offsets than this."""
+    min_records: int | None = None
+    """Small ranges share a task until it has this many offsets."""
+
+    def to_dict(self) -> dict[str, int]:
+        """
+        >>> Split(min_records=2000).to_dict()
+        {'min_records': 2000}
+        """
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
 class SourceOffset:
     """The position of a query in each partition."""
 
@@ -52,6 +72,8 @@ class SourceOffset:
     started: Offsets = field(default_factory=dict)
     """Where the batch that ends here began, for partitions that its start offset does not include."""
     is_initial: bool = False
+    split: Split | None = None
+    """How the batch that ends here is split into tasks. None in offsets of Spark's own source and of older versions."""
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = to_topics(self.positions)
@@ -63,6 +85,8 @@ class SourceOffset:
             found[START] = to_topics(self.started)
         if self.is_initial:
             found[INITIAL] = True
+        if self.split is not None:
+            found[SPLIT] = self.split.to_dict()
         return found
 
     @classmethod
@@ -76,6 +100,7 @@ class SourceOffset:
                 topic_ids={str(topic): str(topic_id) for topic, topic_id in found.get(IDS, {}).items()},
                 started=from_topics(found.get(START, {})),
                 is_initial=bool(found.get(INITIAL, False)),
+                split=Split(**found[SPLIT]) if SPLIT in found else None,
             )
         except (AttributeError, TypeError, ValueError):
             raise OttlaError(
@@ -124,7 +149,9 @@ class Loss:
     text: str
 
 
-def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[SourceOffset, list[Loss]]:
+def advance(
+    start: SourceOffset, found: Found, limit: int | None, split: Split | None = None
+) -> tuple[SourceOffset, list[Loss]]:
     """The end of the next batch, and what is lost before it. `limit` is a number of offsets over all partitions.
 
     After a loss, `started` of the end says where to continue: a caller that accepts the loss uses the end as it is.
@@ -141,7 +168,8 @@ def advance(start: SourceOffset, found: Found, limit: int | None) -> tuple[Sourc
         return start, []
     topics = {partition.topic for partition in ends}
     topic_ids = {topic: topic_id for topic, topic_id in found.topic_ids.items() if topic in topics}
-    return replace(start, positions=ends, topic_ids=topic_ids, started=started, is_initial=False), losses
+    end = replace(start, positions=ends, topic_ids=topic_ids, started=started, is_initial=False, split=split)
+    return end, losses
 
 
 def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartition, int], list[Loss]]:
@@ -234,16 +262,20 @@ def ranges_between(start: SourceOffset, end: SourceOffset) -> list[OffsetRange]:
     return found
 
 
-def split(
-    ranges: Iterable[OffsetRange], min_partitions: int | None, max_records_per_partition: int | None
-) -> list[OffsetRange]:
-    """Splits ranges so that there are about `min_partitions` and none is larger than `max_records_per_partition`.
+def tasks_of(ranges: Iterable[OffsetRange], split: Split) -> list[list[OffsetRange]]:
+    """What each task of a batch reads. Depends only on the arguments, so that a repeated batch gets the same tasks."""
+    return gather(pieces_of(ranges, split), split)
 
-    >>> split([OffsetRange(TopicPartition("a", 0), 0, 10)], 3, None)     # three parts: 0-3, 3-6, 6-10
+
+def pieces_of(ranges: Iterable[OffsetRange], split: Split) -> list[OffsetRange]:
+    """Cuts ranges so that there are about `min_partitions` and none is larger than `max_records`.
+
+    >>> pieces_of([OffsetRange(TopicPartition("a", 0), 0, 10)], Split(min_partitions=3))     # three: 0-3, 3-6, 6-10
     """
+    min_partitions, max_records = split.min_partitions, split.max_records
     found = [piece for piece in ranges if piece.size > 0]
-    if max_records_per_partition is not None:
-        found = cut(found, lambda piece: -(-piece.size // max_records_per_partition))
+    if max_records is not None:
+        found = cut(found, lambda piece: -(-piece.size // max_records))
     if min_partitions is None or len(found) >= min_partitions:
         return found
     total = sum(piece.size for piece in found)
@@ -267,14 +299,23 @@ def cut(ranges: Iterable[OffsetRange], parts: Callable[[OffsetRange], int]) -> l
     return found
 
 
-def gather(pieces: Iterable[OffsetRange], least: int | None) -> list[list[OffsetRange]]:
-    """What each task reads: one range, or consecutive small ones until they have `least` offsets together."""
+def gather(pieces: Iterable[OffsetRange], split: Split) -> list[list[OffsetRange]]:
+    """What each task reads: one range, or consecutive small ones until they have `min_records` offsets together.
+
+    The ranges of a task are of different partitions.
+    """
+    least, most = split.min_records, split.max_records
     tasks: list[list[OffsetRange]] = []
     size = 0
     for piece in pieces:
-        if not tasks or least is None or size >= least:
+        is_full = least is None or size >= least or (most is not None and size + piece.size > most)
+        if not tasks or is_full:
             tasks.append([])
             size = 0
-        tasks[-1].append(piece)
+        before = tasks[-1][-1] if tasks[-1] else None
+        if before is not None and (before.partition, before.end) == (piece.partition, piece.start):
+            tasks[-1][-1] = OffsetRange(piece.partition, before.start, piece.end)
+        else:
+            tasks[-1].append(piece)
         size += piece.size
     return tasks

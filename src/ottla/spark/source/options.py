@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ottla.checks import number_from_text, whole_number
@@ -13,6 +13,7 @@ from ottla.client.core.settings import ConsumerConfig, build
 from ottla.config import settings_of
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.explaining import explained
+from ottla.spark.source.offsets import Split
 from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
 
 BOOTSTRAP = "kafka.bootstrap.servers"
@@ -20,6 +21,8 @@ PREFIX = "kafka."
 DEFAULT_GROUP_ID_PREFIX = "ottla-source"
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 DEFAULT_POLL_TIMEOUT_MS = 120_000
+DEFAULT_MIN_RECORDS_PER_PARTITION = 2_000
+"""How many offsets a task has at least, if there are so many. A task costs as much as a few thousand rows."""
 
 OPTIONS = (
     "subscribe",
@@ -144,6 +147,18 @@ class SourceOptions:
     @property
     def isolation_level(self) -> str:
         return self.client_settings["isolation.level"]
+
+    @property
+    def split(self) -> Split:
+        """How new batches are split into tasks. Without options, the number of tasks follows from the batch's size."""
+        if self.min_partitions is not None or self.min_records_per_partition is not None:
+            return self.old_split
+        return replace(self.old_split, min_records=DEFAULT_MIN_RECORDS_PER_PARTITION)
+
+    @property
+    def old_split(self) -> Split:
+        """How a batch is split whose end offset does not say it: there was no default then."""
+        return Split(self.min_partitions, self.max_records_per_partition, self.min_records_per_partition)
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.client.blocking import Consumer
 from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.consumer.fetcher import RANGE_BYTES_MIN, RECORD_BYTES_EXPECTED
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark.explaining import BrokersAway
@@ -29,6 +30,9 @@ COLUMNS = {"timestampType": "timestamp_type"}
 IDLE_CONSUMERS_MAX = 4
 """How many consumers a worker keeps for the next task. Spark ends a worker that was idle for a minute."""
 
+BYTES_AT_ONCE = 8 * 1024 * 1024
+"""The expected bytes of the ranges that a task reads at the same time."""
+
 GLANCE_MS = 2_000
 """How long to wait for records before checking whether the topic still exists."""
 
@@ -47,27 +51,35 @@ log = logging.getLogger("ottla.spark")
 
 
 class AsyncRangeConsumer(AsyncConsumer):
-    """Reads one partition at a time, from one offset to another."""
+    """Reads partitions from one offset to another."""
 
-    async def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
-        """With an id, another topic of the same name gives OFFSET_OUT_OF_RANGE."""
-        await self.assign([piece.partition])
-        state = self._positions.state(piece.partition)
-        state.fetch_until, state.topic_id = piece.end, topic_id
-        await self.seek(piece.partition, piece.start)
+    async def start(self, pieces: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> None:
+        """Begins to read ranges of different partitions. If a topic has another id, there is OFFSET_OUT_OF_RANGE."""
+        # Otherwise the next range would wait for the topic's metadata again.
+        self._positions.pinned_topics = frozenset(piece.partition.topic for piece in pieces)
+        await self.assign([piece.partition for piece in pieces])
+        for partition, begin, end in pieces:
+            state = self._positions.state(partition)
+            state.fetch_until, state.topic_id = end, topic_ids.get(partition.topic, ZERO_UUID)
+            await self.seek(partition, begin)
 
-    async def next_fetch(self, timeout_ms: int) -> CompletedFetch | None:
-        """The next fetch, not decoded. The caller reads it while the following one is in flight."""
+    async def next_fetches(self, timeout_ms: int) -> list[CompletedFetch]:
+        """At least one fetch and at most one per partition, not decoded; empty after `timeout_ms`.
+
+        The caller reads them while the next ones are in flight.
+        """
         deadline = self._network.now() + timeout_ms
         while True:
             self._reader.raise_errors()
-            fetched = self._fetcher.take_fetch()
-            if fetched is not None:
+            fetched: list[CompletedFetch] = []
+            while len(fetched) < len(self._positions.states) and (one := self._fetcher.take_fetch()) is not None:
+                fetched.append(one)
+            if fetched:
                 self._network.wake()
                 return fetched
             remaining_ms = deadline - self._network.now()
             if remaining_ms <= 0:
-                return None
+                return []
             await self._network.until(self._reader.has_something_to_do, remaining_ms)
 
     async def is_gone(self, partition: TopicPartition) -> bool:
@@ -116,11 +128,11 @@ class RangeConsumer(Consumer):
         super().__init__(settings)
         self._async = AsyncRangeConsumer(settings)
 
-    def start(self, piece: OffsetRange, topic_id: bytes = ZERO_UUID) -> None:
-        return self._call(self._async.start(piece, topic_id))
+    def start(self, pieces: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> None:
+        return self._call(self._async.start(pieces, topic_ids))
 
-    def next_fetch(self, timeout_ms: int) -> CompletedFetch | None:
-        return self._call(self._async.next_fetch(timeout_ms))
+    def next_fetches(self, timeout_ms: int) -> list[CompletedFetch]:
+        return self._call(self._async.next_fetches(timeout_ms))
 
     def is_gone(self, partition: TopicPartition) -> bool:
         return self._call(self._async.is_gone(partition))
@@ -168,23 +180,28 @@ def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(settings.items()))
 
 
-def read_range(
-    piece: OffsetRange,
+def read_ranges(
+    pieces: Sequence[OffsetRange],
     settings: Mapping[str, str],
     schema: "pyarrow.Schema",
     *,
     fail_on_data_loss: bool,
     poll_timeout_ms: int,
-    topic_id: bytes = ZERO_UUID,
+    topic_ids: Mapping[str, bytes] | None = None,
 ) -> "Iterator[pyarrow.RecordBatch]":
-    """The records of a range, in order. Ends when the position has reached the end, also if that is a marker.
+    """The records of ranges of different partitions, in order within each. Small ranges are read at the same time.
 
-    `topic_id` is that of the topic that the range was planned for, if it is known.
+    A range ends when the position has reached its end, also if that is a marker. `topic_ids` are those of the topics
+    that the ranges were planned for, as far as they are known.
     """
+    if not pieces:
+        return
     consumer = borrow(settings)
+    reader = RangeReader(consumer, topic_ids or {}, schema, fail_on_data_loss, poll_timeout_ms)
     is_whole = False
     try:
-        yield from read(consumer, piece, topic_id, schema, fail_on_data_loss, poll_timeout_ms)
+        for group in groups_of(pieces):
+            yield from reader.read(group)
         is_whole = True
     except GeneratorExit:  # Spark has enough rows
         is_whole = True
@@ -196,46 +213,102 @@ def read_range(
             consumer.close()
 
 
-def read(
-    consumer: RangeConsumer,
-    piece: OffsetRange,
-    topic_id: bytes,
-    schema: "pyarrow.Schema",
-    fail_on_data_loss: bool,
-    poll_timeout_ms: int,
-) -> "Iterator[pyarrow.RecordBatch]":
-    partition, position, end = piece
-    consumer.start(piece, topic_id)
-    patience = Patience(poll_timeout_ms)
-    while position < end:
-        try:
-            fetched = consumer.next_fetch(patience.glance_ms())
-        except KafkaError as error:
-            if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                raise
-            if topic_id == ZERO_UUID or not consumer.met_another(partition, topic_id):
-                position = after_loss(consumer, piece, position, fail_on_data_loss)
-            elif consumer.is_another(partition.topic, topic_id):
-                lost(recreated(partition.topic), fail_on_data_loss)
-                return  # the next batch reads the new topic from its beginning
-            consumer.start(OffsetRange(partition, position, end), topic_id)
-            continue
-        if fetched is None:
-            if patience.is_over():
-                raise BrokersAway(
-                    f"no records of {partition} from offset {position} on within {poll_timeout_ms} ms; "
-                    f"the batch ends at {end}",
-                    "Are the brokers running? kafkaConsumer.pollTimeoutMs sets how long to wait for them.",
-                )
-            if consumer.is_gone(partition):
-                lost(
-                    f"{partition} was deleted while offsets {position} to {end - 1} were to be read", fail_on_data_loss
-                )
+def groups_of(pieces: Sequence[OffsetRange]) -> list[list[OffsetRange]]:
+    """Ranges to read at the same time. Their first fetches together should not exceed BYTES_AT_ONCE."""
+    groups: list[list[OffsetRange]] = []
+    expected_bytes = 0
+    for piece in pieces:
+        own_bytes = max(RANGE_BYTES_MIN, piece.size * RECORD_BYTES_EXPECTED)
+        if not groups or expected_bytes + own_bytes > BYTES_AT_ONCE:
+            groups.append([])
+            expected_bytes = 0
+        groups[-1].append(piece)
+        expected_bytes += own_bytes
+    return groups
+
+
+class RangeReader:
+    """Reads ranges of offsets with one consumer."""
+
+    def __init__(
+        self,
+        consumer: RangeConsumer,
+        topic_ids: Mapping[str, bytes],
+        schema: "pyarrow.Schema",
+        fail_on_data_loss: bool,
+        poll_timeout_ms: int,
+    ) -> None:
+        self._consumer = consumer
+        self._topic_ids = topic_ids
+        self._schema = schema
+        self._fail_on_data_loss = fail_on_data_loss
+        self._poll_timeout_ms = poll_timeout_ms
+
+    def read(self, pieces: Sequence[OffsetRange]) -> "Iterator[pyarrow.RecordBatch]":
+        """All of them at once. If one has a problem, what is left is read one after the other."""
+        left = {piece.partition: piece for piece in pieces}
+        if len(left) > 1:
+            yield from self._read_together(left)
+        for piece in left.values():
+            yield from self._read_one(piece)
+
+    def _read_together(self, left: dict[TopicPartition, OffsetRange]) -> "Iterator[pyarrow.RecordBatch]":
+        """Leaves in `left` what could not be read."""
+        self._consumer.start(list(left.values()), self._topic_ids)
+        while left:
+            try:
+                fetches = self._consumer.next_fetches(min(GLANCE_MS, self._poll_timeout_ms))
+            except KafkaError as error:
+                if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
                 return
-            continue
-        patience.restart()
-        yield from batches_of(fetched, end, schema)
-        position = fetched.next_offset
+            if not fetches:
+                return
+            for fetched in fetches:
+                partition, _, end = left[fetched.partition]
+                yield from batches_of(fetched, end, self._schema)
+                if fetched.next_offset >= end:
+                    del left[partition]
+                else:
+                    left[partition] = OffsetRange(partition, fetched.next_offset, end)
+
+    def _read_one(self, piece: OffsetRange) -> "Iterator[pyarrow.RecordBatch]":
+        consumer, fail_on_data_loss, poll_timeout_ms = self._consumer, self._fail_on_data_loss, self._poll_timeout_ms
+        partition, position, end = piece
+        topic_id = self._topic_ids.get(partition.topic, ZERO_UUID)
+        consumer.start([piece], self._topic_ids)
+        patience = Patience(poll_timeout_ms)
+        while position < end:
+            try:
+                fetches = consumer.next_fetches(patience.glance_ms())
+            except KafkaError as error:
+                if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                    raise
+                if topic_id == ZERO_UUID or not consumer.met_another(partition, topic_id):
+                    position = after_loss(consumer, piece, position, fail_on_data_loss)
+                elif consumer.is_another(partition.topic, topic_id):
+                    lost(recreated(partition.topic), fail_on_data_loss)
+                    return  # the next batch reads the new topic from its beginning
+                consumer.start([OffsetRange(partition, position, end)], self._topic_ids)
+                continue
+            if not fetches:
+                if patience.is_over():
+                    raise BrokersAway(
+                        f"no records of {partition} from offset {position} on within {poll_timeout_ms} ms; "
+                        f"the batch ends at {end}",
+                        "Are the brokers running? kafkaConsumer.pollTimeoutMs sets how long to wait for them.",
+                    )
+                if consumer.is_gone(partition):
+                    lost(
+                        f"{partition} was deleted while offsets {position} to {end - 1} were to be read",
+                        fail_on_data_loss,
+                    )
+                    return
+                continue
+            patience.restart()
+            for fetched in fetches:
+                yield from batches_of(fetched, end, self._schema)
+                position = fetched.next_offset
 
 
 def batches_of(fetched: CompletedFetch, end: int, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":

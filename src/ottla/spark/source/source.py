@@ -38,17 +38,17 @@ from ottla.spark.source.offsets import (
     Found,
     OffsetRange,
     SourceOffset,
+    Split,
     advance,
-    gather,
     ranges_between,
-    split,
+    tasks_of,
     to_topics,
     waiting,
 )
 from ottla.spark.source.options import Bound, SourceOptions
-from ottla.spark.source.reading import lost, read_range
+from ottla.spark.source.reading import lost, read_ranges
 from ottla.spark.workers import settle
-from ottla.types import ZERO_UUID, TopicPartition, uuid_from_text
+from ottla.types import TopicPartition, uuid_from_text
 
 T = TypeVar("T")
 
@@ -105,25 +105,20 @@ def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     """The Arrow batches of one task's ranges. Runs in a worker process."""
     settle()
     schema = to_arrow_schema(spark_schema(options), timezone="UTC")
+    topic_ids = partition.topic_ids if isinstance(partition, Task) else {}
     with explained(options.bootstrap):
-        for piece in partition.value or ():  # Spark passes None if there is nothing to read
-            topic_id = partition.topic_ids.get(piece.partition.topic) if isinstance(partition, Task) else None
-            yield from read_range(
-                piece,
-                options.client_settings,
-                schema,
-                fail_on_data_loss=options.fail_on_data_loss,
-                poll_timeout_ms=options.poll_timeout_ms,
-                topic_id=uuid_from_text(topic_id) if topic_id else ZERO_UUID,
-            )
+        yield from read_ranges(
+            partition.value or (),  # Spark passes None if there is nothing to read
+            options.client_settings,
+            schema,
+            fail_on_data_loss=options.fail_on_data_loss,
+            poll_timeout_ms=options.poll_timeout_ms,
+            topic_ids={topic: uuid_from_text(topic_id) for topic, topic_id in topic_ids.items()},
+        )
 
 
-def tasks_for(
-    ranges: Iterable[OffsetRange], options: SourceOptions, topic_ids: Mapping[str, str]
-) -> list[InputPartition]:
-    """The tasks of a batch. Depends only on the ranges and on the options, so that a repeated batch is the same."""
-    pieces = split(ranges, options.min_partitions, options.max_records_per_partition)
-    return [Task(task, topic_ids) for task in gather(pieces, options.min_records_per_partition)]
+def tasks_for(ranges: Iterable[OffsetRange], split: Split, topic_ids: Mapping[str, str]) -> list[InputPartition]:
+    return [Task(task, topic_ids) for task in tasks_of(ranges, split)]
 
 
 class BatchReader(DataSourceReader):
@@ -148,7 +143,7 @@ class BatchReader(DataSourceReader):
                         f"{partition} would be read from offset {start} back to {end}",
                         "Choose ending offsets after the starting offsets.",
                     )
-            return tasks_for(ranges, options, found.topic_ids)
+            return tasks_for(ranges, options.split, found.topic_ids)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(self.options, partition)
@@ -220,7 +215,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if not isinstance(limit, ReadAllAvailable) and self._waits_for_more(offset, found):
                 return start
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-            end, losses = advance(offset, found, most)
+            end, losses = advance(offset, found, most, self.options.split)
             for loss in losses:
                 lost(loss.text, self.options.fail_on_data_loss)
             if end is offset:
@@ -276,7 +271,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # No request is sent here: a repeated batch must get the same tasks.
         with explained(self.options.bootstrap):
             last = SourceOffset.from_dict(end)
-            return tasks_for(ranges_between(SourceOffset.from_dict(start), last), self.options, last.topic_ids)
+            split = last.split or self.options.old_split
+            return tasks_for(ranges_between(SourceOffset.from_dict(start), last), split, last.topic_ids)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(self.options, partition)
