@@ -49,15 +49,19 @@ class OttlaDataSource(DataSource):
         return StreamReader(self._source_options(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from ottla.spark.explaining import explained
         from ottla.spark.sink.batch_writer import BatchWriter
         from ottla.spark.sink.options import SinkOptions
 
-        return BatchWriter(SinkOptions.parse(self.options, streaming=False), schema, overwrite)
+        with explained():
+            return BatchWriter(SinkOptions.parse(self.options, streaming=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        from ottla.spark.explaining import explained
         from ottla.spark.sink.options import SinkOptions
         from ottla.spark.sink.sink import StreamSink
         from ottla.spark.workers import settle
 
         settle()
-        return StreamSink(SinkOptions.parse(self.options, streaming=True), schema)
+        with explained():
+            return StreamSink(SinkOptions.parse(self.options, streaming=True), schema)

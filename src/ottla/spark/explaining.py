@@ -21,7 +21,7 @@ def explained(bootstrap: str = "") -> Iterator[None]:
     except (OttlaError, KafkaError) as error:
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        if isinstance(error, ExplainedError):
+        if isinstance(error, ExplainedError):  # also one of the sink, whose class the supervisor has to see
             raise
         is_away = isinstance(error, KafkaError) and error.code in AWAY
         raise (BrokersAway if is_away else ExplainedError)(*message_and_hint(error, bootstrap)) from None
@@ -41,9 +41,8 @@ def one_line(message: str, hint: str) -> str:
 class ExplainedError(OttlaError):
     """An error whose text includes the hint: Spark shows only the text."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.args = (one_line(message, hint),)
+    def __str__(self) -> str:
+        return one_line(self.message, self.hint)
 
 
 class BrokersAway(ExplainedError):

@@ -18,6 +18,7 @@ from ottla.spark.sink.decisions import is_decided
 from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner, SinkError
 from ottla.spark.sink.ledger import Entry
 from ottla.spark.sink.states import BatchState
+from ottla.spark.sink.tasks import Rows, write_exactly_once
 from tests.support.processes.oracle import Target
 from tests.support.waiting import eventually
 from tests.support.worlds.sink_stage import SinkRun, SinkStage
@@ -224,9 +225,40 @@ def test_a_part_that_timed_out_after_the_decision_is_written_again(topic: str) -
 def test_the_driver_reports_a_part_that_the_broker_dropped(stage: SinkStage) -> None:
     run = stage.start()
     parts = three_parts(run, 0)
-    stage.start().write(0, 1, ["a second driver's task"])
+    assert parts[1].part is not None
+    with Admin(bootstrap_servers=stage.bootstrap) as admin:
+        admin.abort_prepared(parts[1].part.prepared(stage.names))
     with pytest.raises(LostPart, match="no longer has the part of task 1"):
         run.commit(0, *parts)
+
+
+def test_a_driver_whose_parts_another_one_has_ended_reports_that_driver(stage: SinkStage) -> None:
+    """Two drivers run on one checkpoint: the second one's tasks have taken over, and its driver has not decided yet."""
+    first = stage.start()
+    parts = three_parts(first, 0)
+    second = stage.start()
+    theirs = three_parts(second, 0)
+    owner = rf"another driver owns this sink: run {second.name} on .*, since 20.* UTC; this is run {first.name}"
+    with pytest.raises(NotOwner, match=owner):
+        first.commit(0, *parts)
+    with pytest.raises(NotOwner, match=owner):
+        first.write(1, 0, ["a new worker of the first"])
+    second.commit(0, *theirs)
+    assert stage.read() == rows(0)
+
+
+def test_a_task_that_another_driver_fences_reports_that_driver(stage: SinkStage) -> None:
+    import pyarrow as pa
+
+    first, second = stage.start(), stage.start()
+
+    def values() -> Iterator[Any]:
+        yield pa.record_batch({"value": pa.array(["dropped"])})
+        second.write(0, 0, ["a"])
+        yield pa.record_batch({"value": pa.array(["dropped too"])})
+
+    with pytest.raises(NotOwner, match=rf"another driver owns this sink: run {second.name}"):
+        write_exactly_once(stage.options, first.place(0, 0), Rows(values(), ["value"], stage.options))
 
 
 def test_a_task_that_begins_after_its_run_was_aborted_opens_nothing(stage: SinkStage) -> None:

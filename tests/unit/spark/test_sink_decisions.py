@@ -3,6 +3,7 @@
 import pytest
 
 from ottla.spark.sink.decisions import (
+    CLAIM_KEY,
     DECISION_KEY,
     DONE_KEY,
     Decision,
@@ -15,7 +16,9 @@ from ottla.spark.sink.decisions import (
     SinkState,
     Skip,
     Write,
+    check_claim,
     check_repeat,
+    claimed,
     decide_commit,
     decide_write,
     is_decided,
@@ -131,6 +134,21 @@ def test_a_batch_written_twice_in_one_run_must_have_the_same_rows() -> None:
     with pytest.raises(SinkError, match=r"4 rows of 20 bytes .* then, 3 rows .* give each its own sinkName"):
         check_repeat(DECISION, Digest(3, 20, 1000))
     assert Digest(1, 2, (1 << 63) - 1) + Digest(3, 4, 5) == Digest(4, 6, 4)
+
+
+def test_a_run_claims_the_ids_before_it_writes() -> None:
+    first, second = Run("first", 1, "here"), Run("second", 2, "there")
+    claim = claimed(None, first)
+    assert claim is not None
+    assert claimed(claim, first) is None, "once"
+    later = claimed(claim, second)
+    assert later is not None
+    state = SinkState().replay(CLAIM_KEY, later.to_bytes())
+    assert state.claim == later
+    check_claim(state.claim, "second")
+    check_claim(state.claim, "new")
+    with pytest.raises(NotOwner, match="another driver owns this sink: run second on there"):
+        check_claim(state.claim, "first")
 
 
 def test_a_former_owner_is_refused() -> None:

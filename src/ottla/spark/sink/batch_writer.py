@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ottla.errors import KafkaError
+from ottla.spark.explaining import explained
 from ottla.spark.sink.checkpoints import plan_of
 from ottla.spark.sink.clients import clients, run
 from ottla.spark.sink.decisions import Part
@@ -49,9 +50,13 @@ class BatchWriter(DataSourceArrowWriter):
         self._used = used_columns(schema, options)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
+        settle()
+        with explained(self._options.bootstrap):
+            return self._write(iterator)
+
+    def _write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
         from pyspark import TaskContext
 
-        settle()
         context = TaskContext.get()
         if context is None:
             raise SinkError("write() was called outside a Spark task")
@@ -69,6 +74,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         settle()
+        with explained(self._options.bootstrap):
+            self._commit(messages)
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         reports = reports_in(messages)
         if self._options.delivery != "exactly-once" or not reports:
             return
@@ -84,6 +93,10 @@ class BatchWriter(DataSourceArrowWriter):
             move(batch.state, BatchState.COMMITTED)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with explained(self._options.bootstrap):
+            self._abort(messages)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         reports, silent = reports_in(messages), silent_tasks(messages)
         if self._options.delivery != "exactly-once":
             return

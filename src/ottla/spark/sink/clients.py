@@ -5,6 +5,7 @@ Clients are created on first use, which is after Spark forked the worker. A fork
 
 import asyncio
 import os
+import socket
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -14,10 +15,10 @@ from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.settings import AdminConfig, ConsumerConfig
 from ottla.client.producer.producer import AsyncProducer
-from ottla.clock import monotonic
+from ottla.clock import monotonic, system_clock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.spark.explaining import AWAY, BrokersAway
-from ottla.spark.sink.decisions import Part, SinkState
+from ottla.spark.sink.decisions import CLAIM_KEY, Part, Run, SinkState, check_claim, claimed
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.ledger import LEDGER_PARTITIONS, Entry, Ledger, Names
 from ottla.spark.sink.options import SinkOptions
@@ -30,6 +31,7 @@ COMPACTED = {
     "segment.ms": "3600000",
     "min.cleanable.dirty.ratio": "0.1",
 }
+FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 PATIENCE_MS = 120_000
 """How long to wait for a broker: as long as a producer retries (delivery.timeout.ms)."""
 TAIL = 64
@@ -181,6 +183,17 @@ class Clients:
                 if error.retriable:
                     raise
         return left
+
+    async def claim(self, names: Names, state: SinkState, run: str) -> None:
+        """Records that this run begins to write, so that a run that still writes learns why its parts are gone."""
+        claim = claimed(state.claim, Run(run, system_clock(), socket.gethostname()))
+        if claim is not None:
+            producer = self.notes()
+            await (await producer.send(names.decisions, claim.to_bytes(), key=CLAIM_KEY, partition=0))
+
+    async def refuse_former(self, names: Names, run: str) -> None:
+        """Raises NotOwner if another run has begun to write after this one."""
+        check_claim((await self.read_state(names)).claim, run)
 
     # --- the decision -------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.spark.sink.errors import LostForGood, NotOwner, SinkError
 from ottla.spark.sink.ledger import Ledger, Names, is_in
 
-DECISION_KEY, DONE_KEY = b"decision", b"done"
+DECISION_KEY, DONE_KEY, CLAIM_KEY = b"decision", b"done", b"claim"
 BYTE_SUM_LIMIT = 1 << 63
 RUNS_KEPT = 32
 """How many former owners are remembered, so that a fenced run is not mistaken for a new one."""
@@ -149,11 +149,30 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """The runs that have begun to write; the last one owns the tasks' transactional ids.
+
+    A run claims them before its first task takes one over, which ends the transactions of the run before. If that one
+    is still running, this record is how it learns why its parts are gone.
+    """
+
+    runs: tuple[Run, ...]
+
+    def to_bytes(self) -> bytes:
+        return _json({"version": 1, "runs": [[r.run, r.since_ms, r.host] for r in self.runs]})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Claim":
+        return cls(tuple(Run(*run) for run in json.loads(data)["runs"]))
+
+
+@dataclass(frozen=True)
 class SinkState:
     """The content of the decisions topic."""
 
     decision: Decision | None = None
     done: Done | None = None
+    claim: Claim | None = None
 
     def is_done(self) -> bool:
         """Whether every part of the newest decision is known to be committed."""
@@ -168,6 +187,8 @@ class SinkState:
             return replace(self, decision=None if value is None else Decision.from_bytes(value))
         if key == DONE_KEY:
             return replace(self, done=None if value is None else Done.from_bytes(value))
+        if key == CLAIM_KEY:
+            return replace(self, claim=None if value is None else Claim.from_bytes(value))
         return self
 
 
@@ -218,6 +239,14 @@ def decide_write(
     if part is None or state.is_done():
         return Skip()
     return RollForward(part)
+
+
+def claimed(claim: Claim | None, run: Run) -> Claim | None:
+    """The claim to write before this run takes over any transactional id; None if it has one already."""
+    runs = claim.runs if claim is not None else ()
+    if runs and runs[-1].run == run.run:
+        return None
+    return Claim((*runs, run)[-RUNS_KEPT:])
 
 
 def may_be_decided(first_batch: int, batch: int) -> bool:
@@ -326,10 +355,19 @@ class Plan:
 
 def check_owner(decision: Decision | None, run: str) -> None:
     """Raises NotOwner if another run took this sink over from this one."""
-    if decision is None or decision.owner.run == run:
-        return
-    if any(each.run == run for each in decision.runs):
-        owner = decision.owner
+    if decision is not None:
+        _check_last(decision.runs, run)
+
+
+def check_claim(claim: Claim | None, run: str) -> None:
+    """Raises NotOwner if another run has begun to write after this one."""
+    if claim is not None:
+        _check_last(claim.runs, run)
+
+
+def _check_last(runs: tuple[Run, ...], run: str) -> None:
+    owner = runs[-1]
+    if owner.run != run and any(each.run == run for each in runs):
         raise NotOwner(
             f"another driver owns this sink: run {owner.run} on {owner.host}, since {moment(owner.since_ms)}; "
             f"this is run {run}",

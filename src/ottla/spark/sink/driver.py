@@ -9,13 +9,13 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ottla.clock import monotonic, system_clock
-from ottla.errors import ErrorCode, KafkaError
-from ottla.spark.sink.clients import PATIENCE_MS, Clients, clients, driver_producer, run
+from ottla.errors import KafkaError
+from ottla.spark.sink.clients import FENCED, PATIENCE_MS, Clients, clients, driver_producer, run
 from ottla.spark.sink.decisions import (
     DECISION_KEY,
     DONE_KEY,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.spark")
 
-FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 TRIES = 3
 """How often a fenced driver checks whether it still owns the sink: a task that reads may have fenced it."""
 
@@ -212,7 +211,7 @@ class Driver:
         check_query(former, batch.query, batch.is_job)
         for part in unfinished(self._state, self._ledger):
             try:
-                await self._commit_part(former, part)
+                await self._commit_part(former, part, batch.run)
             except LostPart as lost:
                 if not former.is_job and self.options.lost_parts == "fail":
                     raise LostForGood(
@@ -235,10 +234,10 @@ class Driver:
 
     async def _finish(self, plan: Plan, batch: Batch) -> None:
         """Commits every part concurrently, then records that the batch is done."""
-        started, reported = monotonic(), {part.task for part in batch.parts}
+        started = monotonic()
         await _all(
             [
-                *(self._commit_or_explain(plan.decision, part, reported) for part in plan.commit),
+                *(self._commit_or_explain(plan.decision, part, batch) for part in plan.commit),
                 *(self._clients.abort_part(self._names, part) for part in plan.abort),
             ]
         )
@@ -256,14 +255,14 @@ class Driver:
             done.commit_ms,
         )
 
-    async def _commit_or_explain(self, decision: Decision, part: Part, reported: Collection[int]) -> None:
-        """`reported` are the tasks of this run that have a part. A task that finds its part lost writes it again."""
+    async def _commit_or_explain(self, decision: Decision, part: Part, batch: Batch) -> None:
+        """The tasks of this run have the parts of `batch`. A task that finds its part lost writes it again."""
         try:
             await async_failpoint("before-part-commit")
-            await self._commit_part(decision, part)
+            await self._commit_part(decision, part, batch.run)
             await async_failpoint("after-part-commit")
         except LostPart as lost:
-            if part.task in reported:
+            if any(part.task == reported.task for reported in batch.parts):
                 raise
             raise LostForGood(
                 f"batch {decision.batch} was decided, the broker no longer has the part of task {part.task}, and no "
@@ -272,7 +271,7 @@ class Driver:
                 "repartition) until the batch is done.",
             ) from lost
 
-    async def _commit_part(self, decision: Decision, part: Part) -> None:
+    async def _commit_part(self, decision: Decision, part: Part, run: str) -> None:
         try:
             await self._clients.commit_part(self._names, part)
         except KafkaError as error:
@@ -280,12 +279,12 @@ class Driver:
                 raise
             ledger = await self._clients.read_ledger(self._names, [part.task])
             if not is_in(ledger, part.task, decision.query, decision.batch):
+                await self._clients.refuse_former(self._names, run)
                 raise LostPart(
                     f"batch {decision.batch} was decided, and the broker no longer has the part of task {part.task} "
                     f"({error})",
                     "Restart the query: it writes the part again. If batches take longer than transaction.timeout.ms, "
-                    "raise it or allow two-phase commit on the brokers. If another driver runs on this checkpoint, "
-                    "stop it.",
+                    "raise it or allow two-phase commit on the brokers.",
                 ) from error
 
     async def _record_done(self, done: Done) -> None:

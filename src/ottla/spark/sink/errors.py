@@ -1,14 +1,10 @@
 """The errors of the sink: message and hint in one line, because Spark shows only the first line. Pure."""
 
-from ottla.errors import OttlaError
-from ottla.spark.explaining import one_line
+from ottla.spark.explaining import ExplainedError
 
 
-class SinkError(OttlaError):
-    """Spark prints only an error's text, so the hint is part of it."""
-
-    def __str__(self) -> str:
-        return one_line(self.message, self.hint)
+class SinkError(ExplainedError):
+    """A mistake in the use of the sink, or a state that it must not continue in."""
 
 
 class LostPart(SinkError):

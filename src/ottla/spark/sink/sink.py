@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ottla.spark.explaining import explained
 from ottla.spark.sink.checkpoints import plan_of
 from ottla.spark.sink.driver import Batch, driver
 from ottla.spark.sink.errors import SinkError
@@ -52,6 +53,10 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
         settle()
+        with explained(self._options.bootstrap):
+            return self._write(iterator)
+
+    def _write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
         place = self._place()
         rows = Rows(iterator, self._used, self._options)
         if self._options.delivery == "at-least-once":
@@ -85,7 +90,8 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         batch = batch_of(reports, batchId, plan_of(self._options.checkpoint_location, batchId))
         if batch.state is not BatchState.EMPTY:
-            run(driver(self._options, reports[0].place.sink).commit(batch))
+            with explained(self._options.bootstrap):
+                run(driver(self._options, reports[0].place.sink).commit(batch))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         from ottla.spark.sink.clients import run
@@ -93,7 +99,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         reports = reports_in(messages)
         if self._options.delivery != "exactly-once" or not reports:
             return  # without a report the query is unknown; the next start aborts what is open
-        run(driver(self._options, reports[0].place.sink).abort(batch_of(reports, batchId), silent_tasks(messages)))
+        with explained(self._options.bootstrap):
+            run(driver(self._options, reports[0].place.sink).abort(batch_of(reports, batchId), silent_tasks(messages)))
 
 
 def reports_in(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ottla.client.core.model import CommittedOffset
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError
-from ottla.spark.sink.clients import PATIENCE_MS, Clients, clients, run
+from ottla.spark.sink.clients import FENCED, PATIENCE_MS, Clients, clients, run
 from ottla.spark.sink.decisions import (
     Digest,
     FinishFormer,
@@ -22,6 +22,7 @@ from ottla.spark.sink.decisions import (
     RollForward,
     Skip,
     Write,
+    check_claim,
     check_ledger,
     check_same,
     decide_write,
@@ -61,6 +62,11 @@ class Place:
     """A batch write; `query` is the job's id."""
     call: str = ""
     """Inside foreachBatch, the id of this one write: if it is aborted, the run may continue and write again."""
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the run is known, and not just this one write."""
+        return bool(self.run) and self.run != self.call
 
 
 @dataclass(frozen=True)
@@ -137,8 +143,11 @@ def _must_look(place: Place) -> bool:
 async def _look(owned: Clients, names: Names, place: Place) -> tuple[Write | Skip | RollForward | FinishFormer, bool]:
     """What to do, and whether this run has done it before."""
     state = await owned.read_state(names)
+    check_claim(state.claim, place.run)
     ledger = await owned.read_ledger(names, [place.task])
     verdict = decide_write(state, ledger, place.query, place.batch, place.task, is_job=place.is_job)
+    if place.has_run and not isinstance(verdict, Skip):
+        await owned.claim(names, state, place.run)
     return verdict, bool(place.call) and is_repeat(state, place.query, place.batch, place.run)
 
 
@@ -203,6 +212,8 @@ def write_part(
         with contextlib.suppress(Exception):
             producer.close(timeout_ms=5_000)
         if isinstance(error, KafkaError):
+            if entry is not None and error.code in FENCED:
+                run(clients(options).refuse_former(names, place.run))
             raise explained(error, options) from error
         raise
     failpoint("after-prepare")
