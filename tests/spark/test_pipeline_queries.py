@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ottla import Admin, Consumer, Producer
+from ottla.pipeline.bad_records import bad_column, is_bad, parsed
 from ottla.pipeline.checking import check
 from ottla.pipeline.failures import failure_of
 from ottla.pipeline.frames import Frames
@@ -132,18 +133,54 @@ def test_text_after_the_json_object_is_not_silently_dropped(spark: "SparkSession
 
 
 def test_bad_records_are_written_to_the_dead_letter_topic_with_the_reason(spark: "SparkSession", shop: Shop) -> None:
+    """Unchanged, with their headers and timestamps, and with the column and the reason in more headers."""
     shop.create("orders", "results", "bad")
     shop.send("orders", MIXED)
+    with Producer({"bootstrap.servers": shop.bootstrap}) as producer:
+        producer.send(
+            shop.topic("orders"), b'{"id": 4} junk', key=b"k", headers=[("trace", b"7")], timestamp=1_700_000_000_123
+        )
     made = shop.pipeline(POLICY.replace("POLICY", "dead-letter\n      dead_letter_topic: PREFIX.bad"))
     run(spark, made, shop.bootstrap)
     run(spark, made, shop.bootstrap)
-    bad = shop.read("bad")
-    assert sorted((record.value for record in bad), key=str) == [None, b"[]", b'{"id": "x", "item": "pear"}', b"{half"]
-    headers = dict(next(record.headers for record in bad if record.value == b"{half"))
-    assert headers["ottla.topic"] == shop.topic("orders").encode()
-    assert headers["ottla.offset"] == b"1"
-    assert b"not JSON with the columns of the schema: {half" in headers["ottla.error"]
+    bad = {record.value: record for record in shop.read("bad")}
+    assert len(shop.read("bad")) == len(bad) == 5, "each once"
+    headers = {value: dict(record.headers) for value, record in bad.items()}
+    assert headers[b"{half"]["ottla.topic"] == shop.topic("orders").encode()
+    assert headers[b"{half"]["ottla.offset"] == b"1"
+    assert {value: found["ottla.error"].decode() for value, found in headers.items()} == {
+        None: "it has no value",
+        b"[]": "its value is not a JSON object: []",
+        b"{half": "its value is not a JSON object: {half",
+        b'{"id": "x", "item": "pear"}': 'column id is not bigint: x in {"id": "x", "item": "pear"}',
+        b'{"id": 4} junk': 'its value is not exactly one JSON object: {"id": 4} junk',
+    }
+    assert headers[b'{"id": "x", "item": "pear"}']["ottla.column"] == b"id"
+    assert headers[b"{half"]["ottla.column"] is None
+    junk = bad[b'{"id": 4} junk']
+    assert (junk.key, junk.timestamp, junk.headers[0]) == (b"k", 1_700_000_000_123, ("trace", b"7"))
     assert len(shop.read("results")) == 3
+
+
+def test_the_first_wrong_column_is_named_whatever_its_type(spark: "SparkSession") -> None:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromDDL("id bigint, item string, at timestamp, n struct<a int, s string>, l array<int>")
+    assert isinstance(schema, StructType)
+    wrong = {
+        '{"id": 1.0}': "id",
+        '{"item": 5, "at": "soon"}': "at",
+        '{"n": {"a": "x", "s": "y"}}': "n",
+        '{"n": 5}': "n",
+        '{"l": [1, "x"]}': "l",
+        '{"id": 1}]': None,
+    }
+    good = ['{"item": 5}', '{"item": {"a": [1]}}', '{"id": null}', '{"ID": "x"}', '{"at": 5}']
+    frame = spark.createDataFrame([(text.encode(),) for text in (*wrong, *good)], "value binary")
+    rows = parsed(frame, schema).select(f.col("value").cast("string"), is_bad(), f.when(is_bad(), bad_column(schema)))
+    found = {text: (bad, column) for text, bad, column in rows.collect()}
+    assert found == {text: (True, column) for text, column in wrong.items()} | dict.fromkeys(good, (False, None))
 
 
 def test_a_bad_record_stops_the_pipeline_with_policy_fail(spark: "SparkSession", shop: Shop) -> None:
@@ -152,7 +189,7 @@ def test_a_bad_record_stops_the_pipeline_with_policy_fail(spark: "SparkSession",
     with pytest.raises(Exception, match="bad record") as stopped:
         run(spark, shop.pipeline(POLICY.replace("POLICY", "fail")), shop.bootstrap)
     failure = failure_of(stopped.value)
-    assert failure.cause.startswith(f"bad record in {shop.topic('orders')}-0 at offset 1: its value is not JSON")
+    assert failure.cause.startswith(f"bad record in {shop.topic('orders')}-0 at offset 1: its value is not a JSON")
     assert "on_bad_record" in failure.hint
     assert not failure.retriable
     assert shop.read("results") == []
@@ -350,3 +387,34 @@ def test_validate_finds_the_errors_that_spark_would_raise(spark: "SparkSession",
     shown = [f"{problem.key}: {problem.cause}" for problem in check(spark, made, shop.bootstrap)]
     assert any(each.startswith("sources.words.schema: 'word strng' is not a list of columns") for each in shown)
     assert f"sources.words: there is no topic {shop.topic('wrds')} at {shop.bootstrap}" in shown
+
+
+def test_rows_are_routed_by_a_column_and_a_wrong_table_name_has_a_hint(spark: "SparkSession", shop: Shop) -> None:
+    shop.create("orders", "eu", "us")
+    shop.send("orders", [{"id": 1, "region": "eu"}, {"id": 2, "region": "us"}, {"id": 3, "region": "eu"}])
+    text = """
+        source: {topic: PREFIX.orders, schema: "id bigint, region string"}
+        sql: select id, concat('PREFIX.', region) as destination from TABLE
+        sink: {topic_column: destination, key: id}
+        """
+    made = shop.pipeline(text.replace("TABLE", "`PREFIX.orders`"))
+    (problem,) = check(spark, made, shop.bootstrap)
+    (table,) = made.sources
+    assert problem.cause == f"there is no table {shop.topic('orders')}"
+    assert problem.hint.startswith(f"The table of topic {shop.topic('orders')} is named {table}.")
+    assert problem.line == 3
+    made = shop.pipeline(text.replace("TABLE", table))
+    assert check(spark, made, shop.bootstrap) == []
+    run(spark, made, shop.bootstrap)
+    assert sorted((record.key, record.value) for record in shop.read("eu")) == [
+        (b"1", b'{"id":1}'),
+        (b"3", b'{"id":3}'),
+    ]
+    assert [(record.key, record.value) for record in shop.read("us")] == [(b"2", b'{"id":2}')]
+    (problem,) = check(
+        spark, shop.pipeline(text.replace("TABLE", table).replace("concat('PREFIX.', region)", "id")), None
+    )
+    assert (problem.key, problem.cause) == (
+        "sink.topic_column",
+        "column destination has type bigint; it must be string",
+    )

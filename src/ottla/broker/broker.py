@@ -127,12 +127,7 @@ class Broker:
                 clock=clock,
             )
         metadata = MetadataFollower(store, settings, config=config, clock=clock)
-        await metadata.start(
-            BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack),
-            cluster_id=identity.cluster_id,
-            has_new_directory=identity.is_new,
-            previous_epoch=directory.previous_broker_epoch,
-        )
+        await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
         self._metadata = metadata
         write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
         self._peers = peers = BrokerPeers(config.node_id, config.inter_broker_listener_name, rng=self._random)
@@ -150,9 +145,6 @@ class Broker:
             rng=self._random,
         )
         await _load(directory, lambda topic: settings.topic_config(metadata.image, topic))
-        await metadata.report_logs(
-            {each.topic_partition: (each.leader_epochs.latest, each.log_end_offset) for each in directory.logs.values()}
-        )
         replicas.start()
         self._replicas = replicas
         self._coordinators = coordinators = Coordinators(

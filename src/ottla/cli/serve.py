@@ -85,9 +85,7 @@ async def _serve(config: "BrokerConfig", say_ready: Callable[[str], None], lifel
     from ottla.broker.broker import Broker
 
     loop = asyncio.get_running_loop()
-    stop: asyncio.Future[bool] = loop.create_future()
-    """Whether to hand over to other brokers before stopping."""
-    hand_over = True
+    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, stop)
     if lifeline is not None:
@@ -104,10 +102,10 @@ async def _serve(config: "BrokerConfig", say_ready: Callable[[str], None], lifel
         _keep_large_blocks()  # after "ready": it must not delay the start
         broker.watch_event_loop()
         trimming = loop.create_task(_trim_memory())
-        hand_over = await stop
+        await stop.wait()
         trimming.cancel()
     finally:
-        await broker.stop(hand_over=hand_over)
+        await broker.stop()
 
 
 def say_ready(address: str) -> None:
@@ -117,21 +115,18 @@ def say_ready(address: str) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
-def _on_signal(stop: "asyncio.Future[bool]") -> None:
-    if stop.done():
+def _on_signal(stop: "asyncio.Event") -> None:
+    if stop.is_set():
         # Second signal: exit at once. Acknowledged records are safe; the next start runs recovery.
         os._exit(1)
-    stop.set_result(True)
+    stop.set()
 
 
-def _watch_lifeline(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Future[bool]", pipe: int) -> None:
-    """When the process that started this broker ends, the other brokers end with it: there is no successor."""
-
+def _watch_lifeline(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Event", pipe: int) -> None:
     def readable() -> None:
         if not os.read(pipe, 4096):
             loop.remove_reader(pipe)
-            if not stop.done():
-                stop.set_result(False)
+            stop.set()
 
     try:
         loop.add_reader(pipe, readable)

@@ -7,7 +7,7 @@ ephemeral key, elects new partition leaders when brokers join or leave.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.clock import Clock, system_clock
@@ -18,7 +18,7 @@ from ottla.metadata.config import ControllerConfig
 from ottla.metadata.decisions import Decision, Put
 from ottla.metadata.duties import ControllerDuties
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
-from ottla.metadata.registration import Joining, is_report_due, mark_leaving, register, report_logs
+from ottla.metadata.registration import Joining, mark_leaving, register
 from ottla.metadata.store import (
     Change,
     Check,
@@ -31,7 +31,7 @@ from ottla.metadata.store import (
     Set,
     StoreUnavailable,
 )
-from ottla.types import TopicPartition, uuid_to_text
+from ottla.types import uuid_to_text
 
 if TYPE_CHECKING:
     from ottla.metadata.controller import Rules
@@ -352,13 +352,6 @@ class MetadataFollower(ClusterChanges):
             elif change.key in versions:
                 operations.append(Delete(change.key, versions[change.key]))
         return operations
-
-    async def report_logs(self, ends: "Mapping[TopicPartition, tuple[int, int]]") -> None:
-        """After an unclean restart, reports the (last leader epoch, end offset) of the logs that may have to lead."""
-        while is_report_due(self._image, self.broker_id):
-            await self._submit(
-                lambda image: report_logs(image, self.broker_id, ends, limit=elections.MAX_CHANGES), repeatable=True
-            )
 
     # In-sync sets
 

@@ -57,7 +57,12 @@ TABLE = {
     "schema": "its columns, for example `item string, price decimal(10, 2)`",
     "options": "options of Spark's reader, for example header",
 }
-TOPIC_SINK = {"topic": "the topic", "key": "the columns that become the key", "options": "more options of the sink"}
+TOPIC_SINK = {
+    "topic": "the topic",
+    "topic_column": "the column with the topic of each row",
+    "key": "the columns that become the key",
+    "options": "more options of the sink",
+}
 DATABASE_SINK = {
     "url": "sqlite:///path or postgresql://host/database",
     "table": "the table",
@@ -152,7 +157,7 @@ def _refuse_duplicates(reader: Reader, sources: Mapping[str, Any], tables: Mappi
 def _refuse_loops(reader: Reader, made: Pipeline) -> None:
     """A query must not read its own output, and bad records must not mix with good rows."""
     for output in made.outputs.values():
-        if not isinstance(output.sink, TopicSink):
+        if not isinstance(output.sink, TopicSink) or not output.sink.topic:
             continue
         path = ("outputs", output.name, "sink") if ("outputs",) in reader.lines else ("sink",)
         for source in made.sources.values():
@@ -289,7 +294,9 @@ def _outputs(
             path = ("outputs", key)
             if not NAME.fullmatch(key) or key.startswith("dead-letter."):
                 reader.problem(path, "is not a valid output name", "Use up to 100 letters, digits, '.', '_' and '-'.")
-            keys = reader.mapping(value, path, OUTPUT if key not in functions else {**OUTPUT, "sources": ""})
+            keys = reader.mapping(
+                value, path, OUTPUT if key not in functions else {**OUTPUT, "sources": "", "parameters": ""}
+            )
             inherited = {each: top[each] for each in ("guarantee", "trigger", "output_mode") if each in top}
             found[key] = _output(reader, key, {**inherited, **keys}, path, functions.get(key), inputs)
         return found
@@ -332,6 +339,7 @@ def _output(
         sql=sql,
         function=function,
         sources=tuple(keys.get("sources") or inputs) if function is not None else (),
+        parameters=tuple(keys.get("parameters") or keys.get("sources") or inputs) if function is not None else (),
         guarantee=guarantee or model.EXACTLY_ONCE,
         trigger=reader.interval(keys.get("trigger"), (*path, "trigger")),
         output_mode=mode,
@@ -357,6 +365,9 @@ def _sink(reader: Reader, value: Any, path: tuple[str, ...]) -> TopicSink | Data
             url or "", table or "", reader.texts(keys.get("upsert_keys"), (*path, "upsert_keys")), options
         )
     topic = reader.topic(keys.get("topic"), (*path, "topic"))
-    if topic is None and "topic" not in keys:
+    column = reader.text(keys.get("topic_column"), (*path, "topic_column"))
+    if "topic" in keys and "topic_column" in keys:
+        reader.problem((*path, "topic_column"), "topic and topic_column exclude each other", "Remove one of them.")
+    if "topic" not in keys and "topic_column" not in keys:
         reader.problem(path, "has neither a topic nor a table", "Use {topic: results} or {url: …, table: …}.")
-    return TopicSink(topic or "", reader.texts(keys.get("key"), (*path, "key")), options)
+    return TopicSink(topic or "", reader.texts(keys.get("key"), (*path, "key")), options, column or "")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.errors import ConfigError
 from ottla.pipeline import model
+from ottla.pipeline.bad_records import bad_column, is_bad, parsed, reason, the_value
 from ottla.pipeline.model import Output, Pipeline, Source, TopicSink
 from ottla.pipeline.options import sink_options, source_options
 from ottla.pipeline.problems import PipelineError, Problem
@@ -13,18 +14,13 @@ from ottla.pipeline.python_file import carry_to_workers
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-CORRUPT = "_ottla_corrupt"
-PARSED = "_ottla_parsed"
-VALUE, END = "_ottla_value", "_ottla_end"
-"""Spark's JSON parser stops at the end of an object and ignores the rest of the text. To detect a rest, the value is
-wrapped: {"_ottla_value": [VALUE], "_ottla_end": true}. A rest then is a syntax error or a second item, or it hides the
-second field."""
 ROWS_OUT, ROWS_BAD = "ottla_out", "ottla_bad_"
 """The names of the counts that Spark reports with each batch."""
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "headers", "timestamp")
 
 
@@ -44,10 +40,10 @@ class Frames:
         if output.sql is not None:
             for name, frame in inputs.items():
                 frame.createOrReplaceTempView(name)
-            return self.spark.sql(output.sql)
+            return self._sql(output, output.sql)
         assert output.function is not None
         carry_to_workers(Path(self.pipeline.file))
-        wanted = {name: inputs[name] for name in output.sources}
+        wanted = {its: inputs[name] for its, name in zip(output.parameters, output.sources, strict=True)}
         is_single = len(wanted) == 1 and not self.pipeline.tables
         found: DataFrame = output.function(*wanted.values()) if is_single else output.function(**wanted)
         if not hasattr(found, "writeStream"):
@@ -57,6 +53,27 @@ class Frames:
                 "Return a streaming DataFrame.",
             )
         return found
+
+    def _sql(self, output: Output, sql: str) -> "DataFrame":
+        from pyspark.errors import AnalysisException
+
+        try:
+            return self.spark.sql(sql)
+        except AnalysisException as error:
+            missing = error.getMessageParameters() or {} if error.getCondition() == NO_TABLE else {}
+            if not missing:
+                raise
+            # A topic's name is not always a valid table name: orders.eu is the table orders_eu.
+            name = missing.get("relationName", "").replace("`", "")
+            topics = {topic: source.name for source in self.pipeline.sources.values() for topic in source.topics}
+            if name in topics:
+                hint = (
+                    f"The table of topic {name} is named {topics[name]}. To choose another name, set the source's name."
+                )
+            else:
+                hint = f"The tables are {', '.join((*self.pipeline.sources, *self.pipeline.tables))}."
+            path = ("outputs", output.name, "sql") if ("outputs",) in self.pipeline.lines else ("sql",)
+            raise self._mistake(path, f"there is no table {name}", hint) from None
 
     def _inputs(self, output: Output) -> "dict[str, DataFrame]":
         wanted = output.sources or (*self.pipeline.sources, *self.pipeline.tables)
@@ -80,12 +97,15 @@ class Frames:
 
     # --- records ------------------------------------------------------------------------------------------
 
-    def records(self, source: Source, group: str) -> "DataFrame":
-        """The unparsed records of a source."""
+    def records(self, source: Source, group: str, *, headers: bool = False) -> "DataFrame":
+        """The unparsed records of a source; with `headers` they have that column in any case."""
         options = source_options(self.pipeline, source, self.bootstrap)
+        if headers:
+            options = {name: value for name, value in options.items() if name.lower() != "includeheaders"}
+            options["includeHeaders"] = "true"
         if self.stand_in:
             columns = RECORD_COLUMNS + ", timestampType int"
-            if options.get("includeHeaders", "").lower() == "true":
+            if any(name.lower() == "includeheaders" and value.lower() == "true" for name, value in options.items()):
                 columns += ", headers array<struct<key: string, value: binary>>"
             return empty_stream(self.spark, columns)
         options.setdefault("kafka.group.id", group)
@@ -102,47 +122,36 @@ class Frames:
         return frame
 
     def bad_records(self, source: Source) -> "DataFrame":
-        """The records that cannot be parsed, unchanged, with the reason and their position in headers."""
+        """The records that cannot be parsed, unchanged, with the reason and their position in more headers."""
         from pyspark.sql import functions as f
 
-        frame = self._parsed(source, self.records(source, self.pipeline.group_of(model.dead_letter_query(source))))
-        bad = frame.filter(is_bad())
-        headers = {
-            "ottla.error": reason(),
+        schema = self._schema_of(source)
+        records = self.records(source, self.pipeline.group_of(model.dead_letter_query(source)), headers=True)
+        added = {
+            "ottla.error": reason(schema),
+            "ottla.column": bad_column(schema),
             "ottla.topic": f.col("topic"),
             "ottla.partition": f.col("partition").cast("string"),
             "ottla.offset": f.col("offset").cast("string"),
         }
-        pairs = [
-            f.struct(f.lit(name).alias("key"), value.cast("binary").alias("value")) for name, value in headers.items()
-        ]
-        return bad.select("key", "value", f.array(*pairs).alias("headers"))
-
-    def _parsed(self, source: Source, frame: "DataFrame") -> "DataFrame":
-        from pyspark.sql import functions as f
-        from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
-
-        assert source.schema is not None
-        schema = self._schema(source.schema, self._path(source, "schema"))
-        value = StructField(VALUE, ArrayType(schema))
-        fields = [value, StructField(END, BooleanType()), StructField(CORRUPT, StringType())]
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        text = f.concat(f.lit(f'{{"{VALUE}":['), f.col("value").cast("string"), f.lit(f'],"{END}":true}}'))
-        return frame.withColumn(PARSED, f.from_json(text, StructType(fields), options))
+        pairs = [f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in added.items()]
+        headers = f.concat(f.col("headers"), f.array(*pairs))
+        bad = parsed(records, schema).filter(is_bad())
+        return bad.select("key", "value", headers.alias("headers"), "timestamp")
 
     def _good_records(self, source: Source, frame: "DataFrame") -> "DataFrame":
         from pyspark.sql import functions as f
 
-        frame = self._parsed(source, frame)
+        schema = self._schema_of(source)
+        frame = parsed(frame, schema)
         if source.on_bad_record == model.FAIL:
             place = f.concat(f.col("topic"), f.lit("-"), f.col("partition"), f.lit(" at offset "), f.col("offset"))
-            message = f.concat(f.lit("bad record in "), place, f.lit(": "), reason())
+            message = f.concat(f.lit("bad record in "), place, f.lit(": "), reason(schema))
             frame = frame.filter(f.when(is_bad(), f.raise_error(message).cast("boolean")).otherwise(f.lit(True)))
         else:
             frame = frame.observe(ROWS_BAD + source.name, f.count(f.when(is_bad(), 1)).alias("rows"))
             frame = frame.filter(~is_bad())
-        fields = self._schema(source.schema or "", ()).fieldNames()
-        columns = [the_value().getField(name).alias(name) for name in fields]
+        columns = [the_value().getField(name).alias(name) for name in schema.fieldNames()]
         if source.metadata:
             columns.append(f.col("key").cast("string").alias("_key"))
             columns += [f.col(name).alias(f"_{name}") for name in ("topic", "partition", "offset", "timestamp")]
@@ -160,6 +169,11 @@ class Frames:
             raise self._mistake(
                 self._path(source, "watermark"), cause, f"Declare it as `{column} timestamp` in the schema."
             )
+
+    def _schema_of(self, source: Source) -> "StructType":
+        """The columns of a source's JSON values."""
+        assert source.schema is not None
+        return self._schema(source.schema, self._path(source, "schema"))
 
     def _schema(self, text: str, path: tuple[str, ...]) -> "StructType":
         from pyspark.errors import PySparkException
@@ -196,11 +210,18 @@ class Frames:
         from pyspark.sql import functions as f
 
         types = dict(frame.dtypes)
-        path = ("outputs", output.name, "sink", "key") if len(self.pipeline.outputs) > 1 else ("sink", "key")
-        missing = [name for name in sink.key if name not in types]
-        if missing:
-            cause = f"the result has no column {missing[0]}; its columns are {', '.join(types)}"
-            raise self._mistake(path, cause, "Select it, or use another column.")
+        base = ("outputs", output.name, "sink") if len(self.pipeline.outputs) > 1 else ("sink",)
+        path = (*base, "key")
+        for name, place in [*((name, path) for name in sink.key), (sink.topic_column, (*base, "topic_column"))]:
+            if name and name not in types:
+                cause = f"the result has no column {name}; its columns are {', '.join(types)}"
+                raise self._mistake(place, cause, "Select it, or use another column.")
+        if sink.topic_column:
+            if not types[sink.topic_column].startswith("string"):
+                cause = f"column {sink.topic_column} has type {types[sink.topic_column]}; it must be string"
+                raise self._mistake((*base, "topic_column"), cause, f"Cast it: CAST({sink.topic_column} AS STRING).")
+            del types[sink.topic_column]
+        topic = [f.col(quote(sink.topic_column)).alias("topic")] if sink.topic_column else []
         is_kafka = "value" in types and all(name in KAFKA_COLUMNS for name in types)
         if is_kafka and types["value"] in ("string", "binary"):
             if sink.key:
@@ -209,15 +230,15 @@ class Frames:
                     "has no effect: the result has Kafka's columns already",
                     "Select the key as a column named key.",
                 )
-            return frame
+            return frame.select(*[f.col(name) for name in types if name != "topic"], *topic) if topic else frame
         value = f.to_json(f.struct(*[f.col(quote(name)) for name in types]), {"ignoreNullFields": "false"})
         if not sink.key:
-            return frame.select(value.alias("value"))
+            return frame.select(value.alias("value"), *topic)
         if len(sink.key) == 1:
             key = f.col(quote(sink.key[0])).cast("string")
         else:
             key = f.to_json(f.struct(*[f.col(quote(name)) for name in sink.key]), {"ignoreNullFields": "false"})
-        return frame.select(key.alias("key"), value.alias("value"))
+        return frame.select(key.alias("key"), value.alias("value"), *topic)
 
     def sink_options(self, output: Output, rows: "DataFrame") -> dict[str, str]:
         """The options for the sink's format. A column timestamp is written unless includeTimestamp is set."""
@@ -233,30 +254,6 @@ def counted(frame: "DataFrame") -> "DataFrame":
     from pyspark.sql import functions as f
 
     return frame.observe(ROWS_OUT, f.count(f.lit(1)).alias("rows"))
-
-
-def is_bad() -> "Column":
-    from pyspark.sql import functions as f
-
-    parsed = f.col(PARSED)
-    is_alone = f.coalesce(f.size(parsed.getField(VALUE)) == 1, f.lit(False))
-    is_whole = is_alone & the_value().isNotNull() & parsed.getField(END).isNotNull() & parsed.getField(CORRUPT).isNull()
-    return f.col("value").isNull() | ~is_whole
-
-
-def the_value() -> "Column":
-    from pyspark.sql import functions as f
-
-    return f.get(f.col(PARSED).getField(VALUE), f.lit(0))  # null if there is none, also in ANSI mode
-
-
-def reason() -> "Column":
-    from pyspark.sql import functions as f
-
-    shown = f.substring(f.col("value").cast("string"), 1, 200)
-    return f.when(f.col("value").isNull(), f.lit("it has no value")).otherwise(
-        f.concat(f.lit("its value is not JSON with the columns of the schema: "), shown)
-    )
 
 
 def empty_stream(spark: "SparkSession", columns: str) -> "DataFrame":

@@ -48,15 +48,17 @@ class Table:
 
 @dataclass(frozen=True)
 class TopicSink:
-    """A topic to write to."""
+    """A topic to write to, or several."""
 
     topic: str
+    """Empty if a column has the topic of each row."""
     key: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
+    topic_column: str = ""
 
     @property
     def shown(self) -> str:
-        return f"topic {self.topic}"
+        return f"topic {self.topic}" if self.topic else f"the topics in column {self.topic_column}"
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Output:
     function: Callable[..., Any] | None = None
     sources: tuple[str, ...] = ()
     """The sources and tables that a function takes. SQL can use all of them by name."""
+    parameters: tuple[str, ...] = ()
+    """What the function calls them. Another function of the file may use the same name for another source."""
     guarantee: str = EXACTLY_ONCE
     trigger: str | None = None
     output_mode: str = "append"
@@ -117,7 +121,7 @@ class Pipeline:
     def topics_out(self) -> list[str]:
         sinks = [output.sink.topic for output in self.outputs.values() if isinstance(output.sink, TopicSink)]
         dead = [source.dead_letter_topic for source in self.dead_letter_sources if source.dead_letter_topic]
-        return list(dict.fromkeys([*sinks, *dead]))
+        return list(dict.fromkeys(topic for topic in (*sinks, *dead) if topic))
 
     @property
     def topics_in(self) -> list[str]:

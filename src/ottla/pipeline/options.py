@@ -131,7 +131,9 @@ def sink_options(made: Pipeline, output: Output, bootstrap: str) -> dict[str, st
     sink = output.sink
     if isinstance(sink, TopicSink):
         options = _client_options(made.kafka, ProducerConfig)
-        options |= {"kafka.bootstrap.servers": bootstrap, "topic": sink.topic, "delivery": output.guarantee}
+        options |= {"kafka.bootstrap.servers": bootstrap, "delivery": output.guarantee}
+        if sink.topic:
+            options["topic"] = sink.topic
         return options | dict(sink.options)
     options = {"url": sink.url, "table": sink.table, "delivery": output.guarantee}
     if sink.upsert_keys:

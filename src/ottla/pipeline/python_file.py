@@ -2,6 +2,7 @@
 
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -32,12 +33,16 @@ class Declared:
     line: int
 
 
-def topic(name: str | Sequence[str], /, **keys: Any) -> dict[str, Any]:
+def topic(name: str | Sequence[str] = (), /, **keys: Any) -> dict[str, Any]:
     """A topic to read or to write. As a source it takes schema, watermark, on_bad_record, …; as a sink it takes key.
+
+    With `topic_column` instead of a name, a sink writes each row to the topic in that column.
 
     >>> topic("orders", schema="id bigint, at timestamp", watermark="at 10 minutes")
     {'topic': 'orders', 'schema': 'id bigint, at timestamp', 'watermark': 'at 10 minutes'}
     """
+    if not name:
+        return keys
     return {"topic": name, **keys} if isinstance(name, str) else {"topics": list(name), **keys}
 
 
@@ -139,7 +144,7 @@ def _single(path: Path, name: str, function: Callable[..., Any], changes: Mappin
 
 
 def _several(path: Path, functions: Mapping[str, Callable[..., Any]], changes: Mapping[str, str]) -> Pipeline:
-    """Several functions are the outputs of one pipeline, named after the file. They may share sources by name."""
+    """Several functions are the outputs of one pipeline, named after the file. Equal sources of one name are shared."""
     document: dict[str, Any] = {"sources": {}, "outputs": {}}
     lines: dict[tuple[str, ...], int] = {}
     for name, function in functions.items():
@@ -149,26 +154,29 @@ def _several(path: Path, functions: Mapping[str, Callable[..., Any]], changes: M
         if called in document["outputs"]:
             _refuse(path, declared, called, "another function of this file has this name", "Rename one of them.")
         inputs = _named_sources(path, declared, keys)
-        _merge(document["sources"], inputs, path, declared, "source")
+        taken = _merge(document["sources"], inputs, called)
         for key in SHARED:
             if key in keys:
                 value = keys.pop(key)
                 if key == "tables":
-                    _merge(document.setdefault("tables", {}), value, path, declared, "table")
+                    if not isinstance(value, Mapping):
+                        _refuse(path, declared, key, f"is {value!r}; it must be a dict", "Use {name: …}.")
+                    taken |= _merge(document.setdefault("tables", {}), value, called)
                 elif document.setdefault(key, value) != value:
                     _refuse(path, declared, key, "another function sets another value", "Set it in one function only.")
         document["outputs"][called] = {
             **keys,
-            "sources": [*inputs, *(declared.keys.get("tables") or {})],
+            "sources": list(taken.values()),
+            "parameters": list(taken),
         }
         lines |= {("outputs", called): declared.line, ("outputs",): declared.line}
-        lines |= {("sources", each): declared.line for each in inputs}
+        lines |= {("sources", taken[each]): declared.line for each in inputs}
     document |= _changed(path, changes)
     named = {str(getattr(function, MARK).keys.get("name", name)): function for name, function in functions.items()}
     made = read_pipeline(document, str(path), lines=lines, functions=named)
     for called, function in named.items():
         declared = getattr(function, MARK)
-        inputs = dict.fromkeys(made.outputs[called].sources)
+        inputs = dict.fromkeys(made.outputs[called].parameters)
         _check_parameters(path, declared, function, inputs, one="source" in declared.keys)
     return made
 
@@ -192,14 +200,19 @@ def _named_sources(path: Path, declared: Declared, keys: dict[str, Any]) -> dict
     return {str(name): {key: value for key, value in one.items() if key != "name"}}
 
 
-def _merge(into: dict[str, Any], more: Any, path: Path, declared: Declared, kind: str) -> None:
-    if not isinstance(more, Mapping):
-        _refuse(path, declared, f"{kind}s", f"is {more!r}; it must be a dict", "Use {name: …}.")
+def _merge(into: dict[str, Any], more: Mapping[str, Any], function: str) -> dict[str, str]:
+    """Adds sources or tables of a function to those of the file, and returns their names there.
+
+    They keep their names, unless another function means something else by it.
+    """
+    names = {}
+    suffix = re.sub(r"\W", "_", function)
     for name, value in more.items():
+        names[name] = name
         if into.setdefault(name, value) != value:
-            _refuse(
-                path, declared, name, f"another function has a different {kind} with this name", "Rename one of them."
-            )
+            names[name] = f"{name}_{suffix}"
+            into[names[name]] = value
+    return names
 
 
 def _refuse(path: Path, declared: Declared, key: str, cause: str, hint: str) -> NoReturn:

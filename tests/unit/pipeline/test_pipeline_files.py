@@ -89,6 +89,17 @@ def test_several_sources_tables_and_outputs(tmp_path: Path) -> None:
     assert made.kafka["linger.ms"] == "5"
 
 
+def test_rows_can_be_routed_by_a_column(tmp_path: Path) -> None:
+    made = read(tmp_path, GOOD.replace("sink: results", "sink: {topic_column: to, key: id}"))
+    sink = made.outputs["shop"].sink
+    assert sink == TopicSink("", ("id",), {}, topic_column="to")
+    assert sink.shown == "the topics in column to"
+    assert made.topics_out == []
+    assert "topic" not in sink_options(made, made.outputs["shop"], "b:1"), "so the column decides"
+    (found,) = problems(tmp_path, GOOD.replace("sink: results", "sink: {topic: a, topic_column: to}"))
+    assert "topic_column: topic and topic_column exclude each other" in found
+
+
 def test_every_mistake_has_its_line_and_a_hint(tmp_path: Path) -> None:
     found = problems(
         tmp_path,
@@ -234,6 +245,21 @@ def test_several_functions_of_a_file_are_outputs_of_one_pipeline(tmp_path: Path)
     assert function.__name__ == "items"
 
 
+def test_functions_of_a_file_may_use_one_name_for_different_sources(tmp_path: Path) -> None:
+    text = TWO.replace('sources={"orders": ORDERS, "paid"', 'sources={"orders": topic("orders.eu"), "paid"')
+    made = read(
+        tmp_path, text.replace("sqlite:", "postgresql:").replace('checkpoint="cp"', 'name="matched-eu"'), name="shop.py"
+    )
+    assert {name: source.topics for name, source in made.sources.items()} == {
+        "orders": ("orders",),
+        "orders_matched_eu": ("orders.eu",),
+        "paid": ("paid",),
+    }
+    output = made.outputs["matched-eu"]
+    assert output.sources == ("orders_matched_eu", "paid")
+    assert output.parameters == ("orders", "paid"), "the function is called with its own names"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
@@ -242,7 +268,6 @@ def test_several_functions_of_a_file_are_outputs_of_one_pipeline(tmp_path: Path)
         ('key="item"', 'kee="item"', "shop.py:6: outputs.items.sink.kee: unknown key (Did you mean key?)"),
         ("return orders.select", "retrun orders.select", "shop.py:8: syntax error"),
         ("ORDERS = topic", "ORDERS = tpic", "shop.py:4: NameError: name 'tpic' is not defined"),
-        ('"paid": topic("paid")', '"orders": topic("paid")', "another function has a different source with this name"),
     ],
 )
 def test_a_mistake_in_python_has_its_line(tmp_path: Path, before: str, after: str, expected: str) -> None:

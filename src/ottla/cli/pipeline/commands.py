@@ -177,17 +177,24 @@ def validate(
     file: File,
     bootstrap: Brokers = None,
     changes: Changes = [],  # noqa: B006
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", metavar="", help="Check only what needs no Spark: keys, options and topics.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check a pipeline without running it.
 
-    Checks keys, options, schemas, SQL and the columns of the sink; with brokers also the topics.
+    Checks keys, options and, with brokers, the topics, which takes a second.
+    If these are right, Spark is started to check schemas, SQL and the columns
+    of the sink.
 
     \b
     Examples:
       ottla pipeline validate revenue.yaml
       ottla pipeline validate revenue.yaml --bootstrap 127.0.0.1:9092 --json
+      ottla pipeline validate revenue.yaml --no-spark    # for a pre-commit hook
     """
+    from ottla.pipeline.checking import check_topics
     from ottla.pipeline.loading import load
     from ottla.pipeline.problems import PipelineError
 
@@ -200,32 +207,38 @@ def validate(
         address = bootstrap or made.bootstrap
     except PipelineError as error:
         problems = error.problems
-    if made is not None:
-        if address is not None:
-            check_reachable(address)
-        problems = _check_on_spark(file, wanted, address)
+    if made is not None and address is not None:
+        check_reachable(address)
+        problems = check_topics(made, address)
+    needs_spark = made is not None and not problems and not no_spark
+    if needs_spark:
+        problems = _check_on_spark(file, wanted)
     if as_json:
         print_json([problem.__dict__ for problem in problems])
     elif not problems:
         assert made is not None
         console().print(f"{file} is valid: {_summary(made)}")
-        if address is None:
-            console().print("topics were not checked: no brokers configured", style="dim")
+        unchecked = ["topics (no brokers configured)"] if address is None else []
+        unchecked += ["schemas, SQL and the columns of the sink (--no-spark)"] if no_spark else []
+        for what in unchecked:
+            console().print(f"not checked: {what}", style="dim")
     else:
         for problem in problems:
             sys.stdout.write(f"{problem}{f' ({problem.hint})' if problem.hint else ''}\n")
+        if not needs_spark:
+            console().print("schemas and SQL are checked once this is fixed", style="dim")
     if problems:
         raise CommandError(f"{plural(len(problems), 'problem')} in {file}")
 
 
-def _check_on_spark(file: Path, changes: dict[str, str], bootstrap: str | None) -> "list[Problem]":
+def _check_on_spark(file: Path, changes: dict[str, str]) -> "list[Problem]":
     """Checks schemas and SQL in a Spark driver that reads no data."""
     from ottla.pipeline.problems import Problem
     from ottla.pipeline.supervisor import Driver
 
     descriptor, log = tempfile.mkstemp(prefix="ottla-validate-", suffix=".log")
     os.close(descriptor)
-    job = {"task": "validate", "file": str(file.absolute()), "changes": changes, "bootstrap": bootstrap}
+    job = {"task": "validate", "file": str(file.absolute()), "changes": changes}
     driver = Driver(job, Path(log))
     found: list[Problem] | None = None
     failure = ""
