@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.store import Create
 
 if TYPE_CHECKING:
     from ottla.metadata.store import Change
@@ -51,10 +52,10 @@ async def eventually(check: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def start_other(path: str, session_timeout_ms: int = 18_000) -> "subprocess.Popen[str]":
+def start_other(path: str, session_timeout_ms: int = 18_000, program: str = OTHER_PROCESS) -> "subprocess.Popen[str]":
     """Another process with a session, an ephemeral key and a persistent key."""
     other = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(OTHER_PROCESS), path, str(session_timeout_ms)],
+        [sys.executable, "-c", textwrap.dedent(program), path, str(session_timeout_ms)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -102,6 +103,48 @@ def test_a_hanging_process_expires_after_its_session_timeout(path: str) -> None:
             await eventually(lambda: len(heard) >= 1)
             os.kill(other.pid, signal.SIGSTOP)
             await eventually(lambda: heard[-1].entry is None)
+        finally:
+            other.kill()
+            other.wait()
+            await store.close()
+
+    run(story)
+
+
+STOPS_INSIDE_A_TRANSACTION = """
+    import asyncio, os, signal, sys, time
+    from ottla.metadata.sqlite_store import SqliteStore
+    from ottla.metadata.store import Create
+
+    async def main():
+        store = SqliteStore(sys.argv[1], session_timeout_ms=int(sys.argv[2]))
+        await store.start()
+        await store.commit([Create("/brokers/ids/9", b"other", ephemeral=True)])
+        print("ready", flush=True)
+        # The signal may stop this thread a little later.
+        store._apply = lambda *_: (os.kill(os.getpid(), signal.SIGSTOP), time.sleep(600))
+        await store.commit([Create("/never", b"")])
+
+    asyncio.run(main())
+"""
+
+
+def test_a_process_that_was_stopped_inside_a_transaction_is_killed(path: str) -> None:
+    """It holds the write lock: nobody could change anything until it continues. Spec: R6."""
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        other = start_other(path, session_timeout_ms=600, program=STOPS_INSIDE_A_TRANSACTION)
+        try:
+            os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await store.commit([Create("/mine", b"")])
+            await eventually(lambda: other.poll() == -signal.SIGKILL)
+            assert loop.time() - began < 5, "less than SQLite's own timeout"
+            assert await store.get("/never") is None
+            assert await store.get("/brokers/ids/9") is None
         finally:
             other.kill()
             other.wait()

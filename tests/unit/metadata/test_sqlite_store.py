@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import OttlaError
+from ottla.metadata.session_locks import Peers, SessionLocks
 from ottla.metadata.sqlite_store import SqliteStore
 from ottla.metadata.store import Change, Conflict, Create, Delete, Set, StoreUnavailable
 
@@ -264,3 +265,102 @@ def test_a_start_waits_while_another_process_creates_the_file(path: str) -> None
             await store.close()
 
         run(story)
+
+
+def test_a_session_that_was_not_touched_in_time_is_no_longer_confirmed(path: str) -> None:
+    """A process that was stopped for longer than its session knows it before it does anything else."""
+
+    async def story() -> None:
+        clock = Clock()
+        store = SqliteStore(path, session_timeout_ms=6000, monotonic=clock)
+        await store.start()
+        assert store.is_confirmed
+        clock.now += 5.9
+        assert store.is_confirmed
+        clock.now += 0.2
+        assert not store.is_confirmed
+        store._poll()
+        assert store.is_confirmed, "nobody ended it meanwhile"
+        await store.close()
+        assert not store.is_confirmed
+
+    run(story)
+
+
+def test_other_sessions_are_woken_by_a_commit(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not have to poll often to see changes at once."""
+    monkeypatch.setattr("ottla.metadata.sqlite_store.POLL_TOGETHER_SECONDS", 50.0)
+
+    async def story() -> None:
+        ann, bob = SqliteStore(path), SqliteStore(path)
+        await ann.start()
+        await bob.start()
+        heard: list[Change] = []
+        ann.watch("/", heard.extend)
+        await bob.commit([Create("/a", b"")])
+        await eventually(lambda: [change.key for change in heard] == ["/a"])
+        await bob.close()
+        await eventually(lambda: not ann._peers.known)
+        await ann.close()
+        assert sorted(os.listdir(Path(path).parent)) == ["metadata.sqlite"], "no pipe is left behind"
+
+    run(story)
+
+
+def test_a_full_disk_is_no_reason_to_work_on_a_copy_while_others_use_the_file(path: str) -> None:
+    """Two brokers with a copy each would be two clusters."""
+
+    async def story() -> None:
+        ann, bob = SqliteStore(path), SqliteStore(path)
+        await ann.start()
+        with pytest.raises(OttlaError, match="1 other brokers use it"):
+            bob._open_copy(OSError("disk full"))
+        assert not bob.session_id
+        await ann.close()
+
+    run(story)
+
+
+# Processes that hang
+
+
+class FakeLocks(SessionLocks):
+    """The other session's process is alive, and never touches its file."""
+
+    def __init__(self, path: str, *, writer: int | None) -> None:
+        super().__init__(path)
+        self.writer = writer
+        Path(self.path(7)).write_text("4711")
+
+    def is_held(self, session_id: int) -> bool:
+        return True
+
+    def writing_process(self) -> int | None:
+        return self.writer
+
+
+@pytest.mark.parametrize(("writer", "killed"), [(4711, [4711]), (4712, []), (0, []), (None, [4711])])
+def test_a_process_that_hangs_inside_a_transaction_is_killed(path: str, writer: int | None, killed: list[int]) -> None:
+    """Only if it holds the write lock, where the system says who holds it."""
+    ended: list[int] = []
+    peers = Peers(FakeLocks(path, writer=writer), ended.append)
+    peers.update({7: 1000}, 0.0)
+    assert peers.lost(0.5) == []
+    assert peers.lost(1.4) == []
+    assert peers.lost(1.6) == [7], "silent for a session timeout: its session is to be ended"
+    assert peers.lost(1.7) == []
+    assert ended == []
+    assert peers.lost(2.0) == [], "the session could not be ended: somebody holds the write lock"
+    assert ended == killed
+
+
+def test_a_process_that_answers_again_is_not_killed(path: str) -> None:
+    ended: list[int] = []
+    locks = FakeLocks(path, writer=4711)
+    peers = Peers(locks, ended.append)
+    peers.update({7: 1000}, 0.0)
+    peers.lost(0.5)
+    assert peers.lost(1.6) == [7]
+    os.utime(locks.path(7), ns=(1, 1))
+    peers.lost(2.0)
+    assert ended == []

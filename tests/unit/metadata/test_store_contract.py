@@ -131,6 +131,35 @@ def test_operations_with_a_stale_version_are_rejected(world: World) -> None:
     world.run(story)
 
 
+def test_a_key_that_was_removed_and_created_again_is_another_key(world: World) -> None:
+    """Its version is the same, the revision at which it was created is not."""
+
+    async def story() -> None:
+        store = await world.open()
+        await store.commit([Create("/a", b"one")])
+        first = await store.get("/a")
+        assert first is not None
+        await store.commit([Check("/a", 0, first.created)])
+        await store.commit([Delete("/a")])
+        await store.commit([Create("/a", b"two")])
+        with pytest.raises(Conflict, match="created at"):
+            await store.commit([Check("/a", 0, first.created)])
+        await store.commit([Check("/a", 0)])
+
+    world.run(story)
+
+
+def test_a_session_is_confirmed_until_it_ends(world: World) -> None:
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        assert ann.is_confirmed
+        await world.expire(ann, seen_by=bob)
+        await eventually(lambda: not ann.is_confirmed)
+        assert bob.is_confirmed
+
+    world.run(story)
+
+
 def test_a_commit_of_many_keys_is_atomic(world: World) -> None:
     async def story() -> None:
         store = await world.open()

@@ -1,7 +1,7 @@
 """DescribeCluster v0-2: the brokers and the controller (KIP-700).
 
 v1   endpoint type (KIP-919); there are no controllers besides the brokers
-v2   fenced brokers (KIP-1073); a broker that is down is not listed
+v2   fenced brokers on request (KIP-1073): those that are down, but were not unregistered
 """
 
 from ottla.broker.dispatch import handles
@@ -24,15 +24,20 @@ def describe_cluster(request: DescribeClusterRequest, context: Context) -> Descr
             endpoint_type=BROKERS,
         )
     image = context.services.image
+    brokers = {**image.known_brokers, **image.brokers} if request.include_fenced_brokers else image.brokers
     wants_operations = request.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=image.shown_controller_id,
         brokers=[
             DescribeClusterResponse.DescribeClusterBroker(
-                broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                broker_id=broker.broker_id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=broker.rack,
+                is_fenced=broker.broker_id not in image.brokers,
             )
-            for broker in image.brokers.values()
+            for broker in brokers.values()
             if (endpoint := broker.endpoints.get(context.listener)) is not None
         ],
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,

@@ -36,6 +36,7 @@ def describe_quorum(request: DescribeQuorumRequest, context: Context) -> Describ
                 ],
             )
             for broker in image.brokers.values()
+            if context.api_version >= 2
         ],
     )
 

@@ -90,7 +90,7 @@ def _partition(partition: PartitionImage, image: ClusterImage, listener: str) ->
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        eligible_leader_replicas=[],
-        last_known_elr=[],
+        eligible_leader_replicas=list(partition.elr),
+        last_known_elr=[replica.broker_id for replica in partition.recovering],
         offline_replicas=[replica for replica in partition.replicas if replica not in image.brokers],
     )
