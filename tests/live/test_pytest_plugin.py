@@ -121,3 +121,24 @@ def test_an_invalid_ini_setting_is_named(tmp_path: Path) -> None:
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert ended.returncode != 0
     assert "'nonsense' is not name=value" in ended.stdout + ended.stderr
+
+
+CLUSTER = """
+def brokers(cluster):
+    from ottla import Admin
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        return [node.node_id for node in admin.describe_cluster().brokers]
+
+def test_a_broker_is_killed(ottla_cluster):
+    assert brokers(ottla_cluster) == [0, 1, 2]
+    ottla_cluster.kill(0)
+    ottla_cluster.pause(1)
+
+def test_the_next_test_has_all_brokers(ottla_cluster):
+    assert all(broker.is_running for broker in ottla_cluster)
+    assert 0 in brokers(ottla_cluster)
+"""
+
+
+def test_a_cluster_is_whole_again_for_the_next_test(tmp_path: Path) -> None:
+    assert "2 passed" in run_suite(tmp_path, CLUSTER, "-p", "no:xdist")

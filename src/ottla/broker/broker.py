@@ -22,13 +22,14 @@ from ottla.errors import OttlaError
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, files_for_connections
+from ottla.metadata.file_systems import check_local
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.store import MetadataStore
 from ottla.net.server import Connection, Disconnect, Limits, Server
 from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.types import Endpoint
+from ottla.types import Endpoint, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
@@ -127,7 +128,12 @@ class Broker:
                 clock=clock,
             )
         metadata = MetadataFollower(store, settings, config=config, clock=clock)
-        await metadata.start(BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack))
+        await metadata.start(
+            BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack),
+            previous_epoch=directory.previous_broker_epoch,
+            cluster_id=identity.cluster_id,
+            has_new_directory=identity.is_new,
+        )
         self._metadata = metadata
         write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
         self._peers = peers = BrokerPeers(config.node_id, config.inter_broker_listener_name, rng=self._random)
@@ -145,6 +151,7 @@ class Broker:
             rng=self._random,
         )
         await _load(directory, lambda topic: settings.topic_config(metadata.image, topic))
+        await metadata.report_logs(lambda: _log_ends(directory))
         replicas.start()
         self._replicas = replicas
         self._coordinators = coordinators = Coordinators(
@@ -186,6 +193,8 @@ class Broker:
     def _metadata_file(self, data: str) -> str:
         """The file of the metadata store. Its directory exists when this returns."""
         path = self.config.metadata or os.path.join(data, METADATA_DIRECTORY, METADATA_FILE)
+        if self.config.metadata:
+            check_local(path)
         if os.path.isdir(path):
             path = os.path.join(path, METADATA_FILE)
         try:
@@ -289,6 +298,14 @@ class Broker:
     async def _close_directory(self) -> None:
         if self._directory is not None:
             self._directory.close()
+
+
+def _log_ends(directory: LogDirectory) -> dict[TopicPartition, tuple[int, int]]:
+    """The last leader epoch and the end offset of each log."""
+    return {
+        partition: (each.leader_epochs.epoch_for_offset(each.log_end_offset - 1), each.log_end_offset)
+        for partition, each in directory.logs.items()
+    }
 
 
 async def _load(directory: LogDirectory, config_of: Callable[[str], TopicConfig]) -> None:

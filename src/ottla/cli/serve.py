@@ -85,7 +85,9 @@ async def _serve(config: "BrokerConfig", say_ready: Callable[[str], None], lifel
     from ottla.broker.broker import Broker
 
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop: asyncio.Future[bool] = loop.create_future()
+    """Whether to hand over to other brokers before stopping."""
+    hand_over = True
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, _on_signal, stop)
     if lifeline is not None:
@@ -102,10 +104,10 @@ async def _serve(config: "BrokerConfig", say_ready: Callable[[str], None], lifel
         _keep_large_blocks()  # after "ready": it must not delay the start
         broker.watch_event_loop()
         trimming = loop.create_task(_trim_memory())
-        await stop.wait()
+        hand_over = await stop
         trimming.cancel()
     finally:
-        await broker.stop()
+        await broker.stop(hand_over=hand_over)
 
 
 def say_ready(address: str) -> None:
@@ -115,18 +117,21 @@ def say_ready(address: str) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
 
 
-def _on_signal(stop: "asyncio.Event") -> None:
-    if stop.is_set():
+def _on_signal(stop: "asyncio.Future[bool]") -> None:
+    if stop.done():
         # Second signal: exit at once. Acknowledged records are safe; the next start runs recovery.
         os._exit(1)
-    stop.set()
+    stop.set_result(True)
 
 
-def _watch_lifeline(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Event", pipe: int) -> None:
+def _watch_lifeline(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Future[bool]", pipe: int) -> None:
+    """When the process that started this broker ends, the other brokers end with it: there is no successor."""
+
     def readable() -> None:
         if not os.read(pipe, 4096):
             loop.remove_reader(pipe)
-            stop.set()
+            if not stop.done():
+                stop.set_result(False)
 
     try:
         loop.add_reader(pipe, readable)

@@ -7,7 +7,7 @@ ephemeral key, elects new partition leaders when brokers join or leave.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.clock import Clock, system_clock
@@ -18,7 +18,7 @@ from ottla.metadata.config import ControllerConfig
 from ottla.metadata.decisions import Decision, Put
 from ottla.metadata.duties import ControllerDuties
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
-from ottla.metadata.registration import Joining, mark_leaving, register
+from ottla.metadata.registration import Joining, is_report_due, mark_leaving, register, report_logs
 from ottla.metadata.store import (
     Change,
     Check,
@@ -31,7 +31,7 @@ from ottla.metadata.store import (
     Set,
     StoreUnavailable,
 )
-from ottla.types import uuid_to_text
+from ottla.types import TopicPartition, uuid_to_text
 
 if TYPE_CHECKING:
     from ottla.metadata.controller import Rules
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.metadata")
 
+LogEnds = Callable[[], Mapping[TopicPartition, tuple[int, int]]]
+"""The last leader epoch and the end offset of each log of this broker."""
 Subscriber = Callable[[ClusterImage], "Awaitable[None] | None"]
 
 ATTEMPTS_AT_ONCE = 3
@@ -72,6 +74,7 @@ class MetadataFollower(ClusterChanges):
         self._proposals: IsrProposals | None = None
         self._is_leaving = False
         self._is_frozen = False
+        self._log_ends: LogEnds | None = None
         self._stop_watching: Callable[[], None] = lambda: None
         self._publishing = False
 
@@ -296,6 +299,8 @@ class MetadataFollower(ClusterChanges):
             try:
                 if not self._store.session_id:
                     await self._join()
+                    if self._log_ends is not None:
+                        await self.report_logs(self._log_ends)
                 if not self._is_leaving:
                     await self._controller.perform(self._image)
                     wait_seconds = await self._controller.next_duty(self._image)
@@ -353,7 +358,18 @@ class MetadataFollower(ClusterChanges):
                 operations.append(Delete(change.key, versions[change.key]))
         return operations
 
-    # In-sync sets
+    # In-sync sets and recovery
+
+    async def report_logs(self, log_ends: "LogEnds") -> None:
+        """Reports how long this broker's logs are, where that decides who becomes leader after a power failure."""
+        self._log_ends = log_ends
+        if not is_report_due(self._image, self.broker_id):
+            return
+        ends = log_ends()
+        while await self._submit(
+            lambda image: report_logs(image, self.broker_id, ends, limit=elections.MAX_CHANGES), repeatable=True
+        ):
+            log.info("broker %d: reported the ends of its logs after an unclean restart", self.broker_id)
 
     async def alter_partition(self, change: "IsrChange") -> ErrorCode:
         """Changes the in-sync set of a partition that this broker leads.

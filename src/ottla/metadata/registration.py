@@ -108,8 +108,9 @@ def _rejoin(
 ) -> Roles:
     """The roles after a member of the in-sync set, or an eligible one, restarted."""
     recovering = tuple(r for r in partition.recovering if r.broker_id != broker_id)
-    if len(recovering) < len(partition.recovering):
-        is_clean = False  # it lost its tail in an earlier restart
+    own = next((r for r in partition.recovering if r.broker_id == broker_id and is_clean), None)
+    if own is not None:
+        is_clean = False  # it lost its tail in an earlier restart; its log is still as long as it reported
     others = {*partition.isr, *partition.elr} - {broker_id}
     if is_clean or not others:
         current = partition._replace(recovering=recovering)
@@ -134,7 +135,7 @@ def _rejoin(
         # Only eligible replicas are left: they are the new in-sync set, which is never empty.
         return roles if roles.isr else roles._replace(isr=rest.elr, elr=())
     leader = NO_LEADER if partition.leader == broker_id else partition.leader
-    return Roles(leader, partition.isr, partition.elr, (*recovering, RecoveringReplica(broker_id)))
+    return Roles(leader, partition.isr, partition.elr, (*recovering, own or RecoveringReplica(broker_id)))
 
 
 def report_logs(

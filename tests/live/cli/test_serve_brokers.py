@@ -137,6 +137,19 @@ def test_closing_standard_input_stops_the_brokers(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
+def test_topics_are_there_after_a_restart_of_all(tmp_path: Path) -> None:
+    for _ in range(2):
+        with serving("--brokers", "3", "--data", str(tmp_path)) as (process, bootstrap):
+            with Admin(bootstrap_servers=bootstrap) as admin:
+                if not admin.list_topics():
+                    admin.create_topic("orders", partitions=6)
+                (topic,) = admin.list_topics()
+                assert {len(p.replicas) for p in topic.partitions} == {3}
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0
+
+
 def test_a_taken_port_stops_all_brokers_with_one_line(tmp_path: Path) -> None:
     first = free_ports(3)
     with socket.create_server(("127.0.0.1", first + 2)):
@@ -202,6 +215,19 @@ def test_three_commands_with_the_same_metadata_form_a_cluster(tmp_path: Path) ->
         line = refused("--listen", "127.0.0.1:0", *taken)
         assert "another running broker is registered with node.id 1 (" in line
         assert brokers_of(b) == {0: a, 1: b, 2: c}
+
+
+def test_a_broker_does_not_start_with_the_metadata_of_another_cluster(tmp_path: Path) -> None:
+    def run_once(metadata: str, data: str) -> None:
+        with serving("--metadata", str(tmp_path / metadata), "--data", str(tmp_path / data)) as (process, _):
+            process.terminate()
+            process.communicate(timeout=PATIENCE_S)
+
+    run_once("m", "a")
+    run_once("n", "b")
+    wrong = ("--listen", "127.0.0.1:0", "--metadata", str(tmp_path / "n"), "--data", str(tmp_path / "a"))
+    assert "belongs to cluster" in refused(*wrong)
+    run_once("m", "a")
 
 
 def test_a_broker_does_not_start_with_the_data_of_another_broker(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_process_that_was_stopped_inside_a_transaction_is_killed(path: str) ->
         await store.start()
         other = start_other(path, session_timeout_ms=600, program=STOPS_INSIDE_A_TRANSACTION)
         try:
-            os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+            os.waitid(os.P_PID, other.pid, os.WSTOPPED)  # noqa: ASYNC222 (the test has nothing else to do)
             loop = asyncio.get_running_loop()
             began = loop.time()
             await store.commit([Create("/mine", b"")])
