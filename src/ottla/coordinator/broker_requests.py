@@ -23,8 +23,9 @@ Codes = dict[TopicPartition, ErrorCode]
 
 ITEMS_MAX = 200
 """A request with more would keep the other broker busy for too long at a time."""
-VERIFICATION_TIMEOUT_MS = 10_000
-"""Shorter than the 30 seconds that producers wait: they get a retriable error instead of closing the connection."""
+VERIFICATION_TIMEOUT_MS = 8_000
+"""Longer than a coordinator waits for the commit of its records (5 seconds), shorter than producers wait: they get a
+retriable error instead of closing the connection."""
 MARKERS_TIMEOUT_MS = 35_000
 """Longer than a partition leader waits for the commit of markers: a request that is given up too early is repeated, and
 then every marker in it is written twice."""

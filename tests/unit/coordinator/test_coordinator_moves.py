@@ -21,6 +21,7 @@ from tests.support.wire.group_requests import (
     join_request,
     offsets_request,
     sync_request,
+    transactional_commit_request,
 )
 from tests.support.worlds.coordinator_world import CoordinatorWorld
 
@@ -229,16 +230,53 @@ def test_a_decision_is_carried_out_although_a_new_epoch_of_the_same_leader_began
     assert markers(world) == 1
 
 
-def test_a_decision_is_carried_out_by_the_next_coordinator_only(world: CoordinatorWorld) -> None:
+def test_a_decision_is_carried_out_by_the_next_coordinator_only(
+    world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     reply = decide(world, open_transaction(world))
     move(world, TRANSACTIONS, leader=1)
     assert outcome(world, reply) == ErrorCode.NOT_COORDINATOR
     world.wait(60_000)
     assert markers(world) == 0, "this broker does not know whether the decision was committed"
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
     move(world, TRANSACTIONS, leader=0)
     catch_up(world, TRANSACTIONS)
     world.wait(100)
     assert markers(world) == 1
+
+
+def test_markers_that_wait_for_a_leader_are_written_as_soon_as_there_is_one(world: CoordinatorWorld) -> None:
+    producer = open_transaction(world)
+    world.publish(moved(world, "orders", leader=-1, leader_epoch=1))
+    decide(world, producer)
+    catch_up(world, TRANSACTIONS)
+    world.wait(60_000)
+    assert state(world) == "PrepareCommit"
+    world.publish(moved(world, "orders", leader=0, leader_epoch=2))
+    assert markers(world) == 1, "not after the pause between two attempts"
+    catch_up(world, TRANSACTIONS)
+    assert state(world) == "CompleteCommit"
+
+
+def test_offsets_verified_in_an_earlier_leader_epoch_are_not_stored(world: CoordinatorWorld) -> None:
+    """Another broker led the group's partition in between. The producer finds the coordinator again, and retries."""
+    producer = open_transaction(world)
+    assert world.coordinators is not None
+    partition = [TopicPartition(OFFSETS, 0)]
+    # Not committed yet, so the verification waits.
+    world.call(
+        world.coordinators.transactions.submit,
+        "x",
+        lambda shard, rid, now: shard.add_partitions("x", *producer[:2], partition, rid, now),
+    )
+    ids = {"producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch}
+    asked = world.asks(transactional_commit_request({0: 5}, **ids, transactional_id="x"), 4)  # type: ignore[arg-type]
+    assert not asked.is_answered
+    move(world, OFFSETS, leader=1)
+    move(world, OFFSETS, leader=0)
+    catch_up(world, TRANSACTIONS)
+    assert asked.answer().topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert world.log(OFFSETS).log_end_offset == 0
 
 
 def test_a_sender_of_markers_that_disconnects_disturbs_nobody(world: CoordinatorWorld) -> None:

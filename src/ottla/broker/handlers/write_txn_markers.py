@@ -41,12 +41,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, context: Context) -
     if tickets:
         # All of them are appended first, and waited for together.
         outcome: asyncio.Future[list[ErrorCode]] = asyncio.get_running_loop().create_future()
-
-        def reply(codes: list[ErrorCode]) -> None:
-            if not outcome.done():  # the sender may have disconnected
-                outcome.set_result(codes)
-
-        context.services.coordinators.marker_writer.when_committed(tickets, reply)
+        context.services.coordinators.marker_writer.when_committed(tickets, outcome.set_result)
         for (codes, partition), code in zip(written, await outcome, strict=True):
             codes[partition] = code
     return WriteTxnMarkersResponse(
