@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ T = TypeVar("T")
 
 NOT_SERVED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 """An old cluster, or one that does not allow the call: the rest is shown without it."""
+GONE = (ErrorCode.BROKER_NOT_AVAILABLE,)
+SIZES_S = 3.0
+"""How long to wait for the sizes of replicas on each broker."""
 
 
 @dataclass(frozen=True)
@@ -153,19 +157,23 @@ def read_state(admin: Admin) -> ClusterState:
 
 
 def _directories(admin: Admin, node_ids: list[int]) -> list[LogDirectory]:
+    """Every broker is asked at the same time. One that hangs or has just died does not hold up the others."""
+    pool = ThreadPoolExecutor(max(1, len(node_ids)))
     try:
-        return _if_served(lambda: admin.describe_log_dirs(node_ids)) or []
-    except KafkaError as error:
-        if not error.retriable:
-            raise
-    found = []
-    for node_id in node_ids:
-        try:
-            found += admin.describe_log_dirs([node_id])
-        except KafkaError as error:  # it has just died; its metadata will say so
-            if not error.retriable:
-                raise
-    return found
+        asked = [pool.submit(admin.describe_log_dirs, [node_id]) for node_id in node_ids]
+        answered, _ = wait(asked, SIZES_S)
+        return [directory for future in asked if future in answered for directory in _answer(future)]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _answer(future: "Future[list[LogDirectory]]") -> list[LogDirectory]:
+    error = future.exception()
+    if error is None:
+        return future.result()
+    if not isinstance(error, KafkaError) or not (error.retriable or error.code in (*NOT_SERVED, *GONE)):
+        raise error
+    return []
 
 
 def _if_served(call: Callable[[], T]) -> T | None:
