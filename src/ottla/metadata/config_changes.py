@@ -12,6 +12,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.controller import Rules, check_topic_name
 from ottla.metadata.decisions import Decision, Put
+from ottla.metadata.elections import put_roles, roles_of
 from ottla.metadata.image import ClusterImage
 
 
@@ -58,6 +59,9 @@ class ResourceChange(NamedTuple):
     changes: Sequence[ConfigChange]
 
 
+MIN_ISR = "min.insync.replicas"
+
+
 class ResourceResult(NamedTuple):
     resource_type: int
     name: str
@@ -90,7 +94,27 @@ def alter_configs(
             results.append(ResourceResult(kind, name))
             if change is not None:
                 changes.append(change)
-    return Decision(results, () if validate_only else changes)
+            if any(setting.name == MIN_ISR for setting in request.changes) or not incremental:
+                changes += _without_eligible_leaders(image, request)
+    # Two resources of one request may affect the same partition.
+    return Decision(results, () if validate_only else tuple({change.key: change for change in changes}.values()))
+
+
+def _without_eligible_leaders(image: ClusterImage, request: ResourceChange) -> list[Put]:
+    """When min.insync.replicas changes, records may be committed that eligible leader replicas do not have (KIP-966).
+
+    So nobody is eligible any more, from the same commit on.
+    """
+    kind, name, _ = request
+    if kind not in (ResourceType.TOPIC, ResourceType.BROKER):
+        return []
+    return [
+        put_roles(topic, partition, roles_of(partition)._replace(elr=()), image.controller_epoch)
+        for topic in image.topics.values()
+        if kind == ResourceType.BROKER or topic.name == name
+        for partition in topic.partitions
+        if partition.elr
+    ]
 
 
 def _altered(

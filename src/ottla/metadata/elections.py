@@ -67,8 +67,10 @@ class Election:
         self.epoch = image.controller_epoch if epoch is None else epoch
 
     def min_isr(self, topic: TopicImage, partition: PartitionImage) -> int:
-        """The effective minimum: a higher one than there are replicas would reject every write."""
-        return min(self.rules.min_insync_replicas(self.image, topic), len(partition.replicas))
+        """The effective minimum: a higher one than there are replicas would reject every write. Replicas that are
+        being added do not count."""
+        settled = len(partition.replicas) - len(partition.adding)
+        return min(self.rules.min_insync_replicas(self.image, topic), settled)
 
     def eligible(self, topic: TopicImage, partition: PartitionImage, isr: Collection[int]) -> tuple[int, ...]:
         """The eligible leader replicas once the in-sync set becomes `isr` (KIP-966).

@@ -18,8 +18,12 @@ class Feature(NamedTuple):
     default_level: int
 
 
-FEATURES: Mapping[str, Feature] = {"transaction.version": Feature(0, 2, 2)}
-"""Features by name. A row here changes what clients do, so it must come with the code that serves it."""
+FEATURES: Mapping[str, Feature] = {"transaction.version": Feature(0, 2, 2), "ottla.metadata.version": Feature(1, 1, 1)}
+"""Features by name. A row here changes what clients do, so it must come with the code that serves it.
+
+`ottla.metadata.version` is the format of the stored metadata. During a rolling upgrade, brokers of two versions share
+it: a new format gets a new level, and is written only once an operator has raised the level.
+"""
 
 
 class UpgradeType(enum.IntEnum):
@@ -39,6 +43,31 @@ def finalized_level(image: ClusterImage, name: str) -> int:
     feature = FEATURES[name]
     # An older version of this software may find a level that it does not support.
     return min(image.features.get(name, feature.default_level), feature.max_level)
+
+
+def supported_levels() -> dict[str, tuple[int, int]]:
+    """The lowest and highest level of each feature that this version supports."""
+    return {name: (feature.min_level, feature.max_level) for name, feature in FEATURES.items()}
+
+
+def default_levels() -> dict[str, int]:
+    """The levels of a new cluster. They are stored, so that a newer version with other defaults keeps to them."""
+    return {name: feature.default_level for name, feature in FEATURES.items()}
+
+
+def check_supported(image: ClusterImage) -> None:
+    """Raises UNSUPPORTED_VERSION if the cluster runs at a level that this version does not support."""
+    for name, level in image.features.items():
+        feature = FEATURES.get(name)
+        if feature is None and level > 0:
+            problem = "this version does not know it"
+        elif feature is not None and not feature.min_level <= level <= feature.max_level:
+            problem = f"this version supports levels {feature.min_level} to {feature.max_level}"
+        else:
+            continue
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"the cluster runs with feature {name} at level {level}; {problem}"
+        )
 
 
 def update_features(
@@ -70,6 +99,10 @@ def _problem(image: ClusterImage, update: FeatureUpdate) -> str | None:
         return f"This broker does not support this feature; it supports {', '.join(FEATURES)}."
     if not feature.min_level <= level <= feature.max_level:
         return f"This broker supports versions {feature.min_level} to {feature.max_level}."
+    for broker in image.brokers.values():
+        lowest, highest = broker.features.get(name, (feature.min_level, feature.max_level))
+        if not lowest <= level <= highest:
+            return f"Broker {broker.broker_id} supports versions {lowest} to {highest}: upgrade it first."
     current = finalized_level(image, name)
     if level < current and upgrade_type == UpgradeType.UPGRADE:
         return f"It is at version {current}: a lower one needs a downgrade as upgrade type."

@@ -396,6 +396,7 @@ class MetadataFollower(ClusterChanges):
 _JOIN_HINTS = {
     ErrorCode.DUPLICATE_BROKER_REGISTRATION: "Give each broker its own node.id.",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "Use the metadata of that cluster, or another data directory.",
+    ErrorCode.UNSUPPORTED_VERSION: "Use a version of Ottla that supports it, or downgrade the feature first.",
     ErrorCode.LOG_DIR_NOT_FOUND: (
         "Start it with the directory that has the records. If they are lost, delete these topics on another broker, or "
         "choose other replicas as leaders with an unclean election."

@@ -18,6 +18,8 @@ class BrokerRegistration(NamedTuple):
     rack: str | None = None
     is_leaving: bool = False
     """It is shutting down: it neither becomes leader nor joins an in-sync set."""
+    features: Mapping[str, tuple[int, int]] = {}
+    """The levels of features that it supports: the lowest and the highest."""
 
 
 class PartitionImage(NamedTuple):

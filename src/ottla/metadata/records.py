@@ -73,10 +73,19 @@ class BrokerRecord(NamedTuple):
     endpoints: dict[str, Endpoint]
     rack: str | None
     is_leaving: bool
+    features: dict[str, tuple[int, int]]
+
+
+_NO_FEATURES: Mapping[str, tuple[int, int]] = {}
 
 
 def write_broker(
-    endpoints: Mapping[str, Endpoint], rack: str | None, timestamp_ms: int, *, is_leaving: bool = False
+    endpoints: Mapping[str, Endpoint],
+    rack: str | None,
+    timestamp_ms: int,
+    *,
+    is_leaving: bool = False,
+    features: Mapping[str, tuple[int, int]] = _NO_FEATURES,
 ) -> bytes:
     first = next(iter(endpoints.values()), Endpoint("", -1))
     value: dict[str, Any] = {
@@ -87,7 +96,9 @@ def write_broker(
         "timestamp": str(timestamp_ms),
         "endpoints": [f"{name}://{endpoint}" for name, endpoint in endpoints.items()],
         "listener_security_protocol_map": dict.fromkeys(endpoints, "PLAINTEXT"),
-        "features": {},
+        "features": {
+            name: {"min_version": lowest, "max_version": highest} for name, (lowest, highest) in features.items()
+        },
     }
     if rack is not None:
         value["rack"] = rack
@@ -105,7 +116,14 @@ def read_broker(key: str, value: bytes) -> BrokerRecord:
         if not port.isdecimal():
             raise RecordError(f"{key}: {text!r} is not NAME://host:port")
         endpoints[name] = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
-    return BrokerRecord(endpoints, found.get("rack"), found.get("leaving") is True)
+    try:
+        features = {
+            name: (int(levels["min_version"]), int(levels["max_version"]))
+            for name, levels in found.get("features", {}).items()
+        }
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{key}: {error!r}") from None
+    return BrokerRecord(endpoints, found.get("rack"), found.get("leaving") is True, features)
 
 
 # Topics

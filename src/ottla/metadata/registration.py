@@ -7,6 +7,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.decisions import Decision, Put, Remove
 from ottla.metadata.elections import Election, ElectionRules, Roles, electable_brokers, put_roles, roles_of
+from ottla.metadata.features import check_supported, default_levels, supported_levels
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
 from ottla.metadata.records import NO_LEADER, RecoveringReplica
 from ottla.types import TopicPartition
@@ -55,10 +56,12 @@ def register(
             f"the data directory of broker {broker_id} belongs to cluster {joining.cluster_id}, "
             f"but the metadata {found}",
         )
+    check_supported(image)
     changes: list[Put | Remove] = []
     if not image.cluster_id:
         changes.append(Put(records.CLUSTER_ID, records.write_cluster_id(new_cluster_id)))
-    value = records.write_broker(broker.endpoints, broker.rack, now)
+        changes.append(Put(records.FEATURES, records.write_features(default_levels())))
+    value = records.write_broker(broker.endpoints, broker.rack, now, features=supported_levels())
     changes.append(Put(records.broker_key(broker_id), value, ephemeral=True))
     changes.append(Put(records.known_broker_key(broker_id), value))
     controller = become_controller(image, broker_id, now)
@@ -186,7 +189,7 @@ def mark_leaving(image: ClusterImage, broker_id: int, now: int) -> Decision[None
     broker = image.brokers.get(broker_id)
     if broker is None or broker.is_leaving:
         return Decision(None)
-    value = records.write_broker(broker.endpoints, broker.rack, now, is_leaving=True)
+    value = records.write_broker(broker.endpoints, broker.rack, now, is_leaving=True, features=broker.features)
     return Decision(None, [Put(records.broker_key(broker_id), value)])
 
 

@@ -82,6 +82,7 @@ class Replica:
         "partition_epoch",
         "proposed",
         "replicas",
+        "settled_replicas",
         "stable_seen",
         "storage_failure",
         "topic_id",
@@ -119,6 +120,7 @@ class Replica:
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
         self.replicas: tuple[int, ...] = ()
+        self.settled_replicas = 0
         self.isr: frozenset[int] = frozenset()
         self.joining: frozenset[int] = frozenset()
         """Proposed as in sync, not yet confirmed. They already hold back the high watermark (KIP-497)."""
@@ -155,6 +157,7 @@ class Replica:
         self.leader_epoch = partition.leader_epoch
         self.partition_epoch = partition.partition_epoch
         self.replicas = partition.replicas
+        self.settled_replicas = len(partition.replicas) - len(partition.adding)
         self.isr = frozenset(partition.isr)
         self.is_leader = partition.leader == self.broker_id
         others = set(partition.replicas) - {self.broker_id} if self.is_leader else set()
@@ -190,8 +193,11 @@ class Replica:
 
     @property
     def effective_min_isr(self) -> int:
-        """min.insync.replicas, capped at the replica count: a higher minimum would reject every write."""
-        return min(self.min_insync_replicas, len(self.replicas))
+        """min.insync.replicas, capped at the replica count: a higher minimum would reject every write.
+
+        Replicas that a reassignment adds do not count yet: they would reject writes until they have caught up.
+        """
+        return min(self.min_insync_replicas, self.settled_replicas)
 
     @property
     def has_enough_in_sync(self) -> bool:

@@ -324,7 +324,8 @@ def test_update_features_in_every_version(world: AdminWorld, version: int) -> No
     response = world.ask(update("transaction.version", 2), version)
     assert response.error_code == ErrorCode.NONE
     assert [result.feature for result in response.results] == (["transaction.version"] if version < 2 else [])
-    assert levels(world) == (0, {"transaction.version": 2}), "it was at that level"
+    others = {"ottla.metadata.version": 1}
+    assert levels(world) == (1, {"transaction.version": 2, **others}), "it was at that level"
     with pytest.raises(KafkaError) as caught:
         world.ask(update("no.such", 1), version)
     assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
@@ -332,4 +333,4 @@ def test_update_features_in_every_version(world: AdminWorld, version: int) -> No
         return
     assert world.ask(update("transaction.version", 0, upgrade_type=2), version).error_code == ErrorCode.NONE
     world.settle()
-    assert levels(world) == levels(world, other) == (1, {}), "level 0 means that the feature is off"
+    assert levels(world) == levels(world, other) == (2, others), "level 0 means that the feature is off"

@@ -150,7 +150,7 @@ def test_a_resource_named_twice_is_rejected_both_times() -> None:
     request = ResourceChange(TOPIC, "t", [ConfigChange("retention.ms", "1")])
     decision = alter_configs(world.image, [request, request], world.settings, 0, incremental=True)
     assert [result.error for result in decision.reply] == [ErrorCode.INVALID_REQUEST] * 2
-    assert decision.changes == []
+    assert not decision.changes
 
 
 def test_validate_only_changes_nothing() -> None:
@@ -208,3 +208,22 @@ def test_a_list_setting_of_a_broker_can_be_appended_to() -> None:
     assert world.alter(append, kind=BROKER, name="") == ErrorCode.NONE
     assert world.broker_configs[""] == {"log.cleanup.policy": "delete,compact"}
     assert world.settings.topic_config(world.image, "t").cleanup_policy == ("delete", "compact")
+
+
+def test_a_changed_min_insync_replicas_ends_the_eligibility_of_replicas_outside_the_in_sync_set() -> None:
+    """KIP-966: with a lower minimum, records are committed that they do not have. Spec: B10."""
+    partition = PartitionImage(0, 0, 3, 5, (0, 1), (0,), (1,))
+    image = ClusterImage(topics={name: TopicImage(name, name.encode() * 16, (partition,), {}) for name in "tu"})
+
+    def cleared(kind: int, name: str, setting: str) -> list[str]:
+        request = ResourceChange(kind, name, [ConfigChange(setting, "1")])
+        settings = Settings(load_config({"node.id": "0"}))
+        decision = alter_configs(image, [request], settings, 0, incremental=True)
+        assert decision.reply[0].error == ErrorCode.NONE
+        states = [change for change in decision.changes if change.key.endswith("/state")]
+        assert all(isinstance(put, Put) and put.value == records.write_partition_state(0, 3, (0,)) for put in states)
+        return [change.key.split("/")[3] for change in states]
+
+    assert cleared(TOPIC, "t", "min.insync.replicas") == ["t"]
+    assert cleared(TOPIC, "t", "retention.ms") == []
+    assert cleared(BROKER, "", "min.insync.replicas") == ["t", "u"]

@@ -2,11 +2,13 @@
 
 import pytest
 
+from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.decisions import Put
 from ottla.metadata.features import FEATURES, FeatureUpdate, UpgradeType, finalized_level, update_features
-from ottla.metadata.image import ClusterImage
+from ottla.metadata.image import BrokerRegistration, ClusterImage
+from ottla.metadata.registration import Joining, register
 from ottla.metadata.store import Change, Entry
 
 NAME = "transaction.version"
@@ -100,3 +102,42 @@ def test_the_epoch_increases_with_every_change() -> None:
 def test_a_damaged_record_is_reported(value: bytes) -> None:
     with pytest.raises(records.RecordError, match="/feature"):
         records.read_features(records.FEATURES, value)
+
+
+# Rolling upgrades
+
+
+def test_a_level_is_raised_only_when_every_broker_supports_it() -> None:
+    """Spec: B10."""
+    old = BrokerRegistration(1, 1, {}, features={NAME: (0, 1)})
+    image = ClusterImage(features={NAME: 0}, brokers={0: BrokerRegistration(0, 1, {}), 1: old})
+    assert after(image, FeatureUpdate(NAME, 1)) == 1
+    with pytest.raises(KafkaError, match=r"Broker 1 supports versions 0 to 1: upgrade it first") as caught:
+        after(image, FeatureUpdate(NAME, 2))
+    assert caught.value.code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+@pytest.mark.parametrize(
+    ("levels", "problem"),
+    [
+        ({NAME: 9}, "feature transaction.version at level 9; this version supports levels 0 to 2"),
+        ({"new.feature": 1}, "feature new.feature at level 1; this version does not know it"),
+        ({"ottla.metadata.version": 2}, "supports levels 1 to 1"),
+    ],
+)
+def test_a_broker_does_not_join_a_cluster_whose_levels_it_does_not_support(
+    levels: dict[str, int], problem: str
+) -> None:
+    joining = Joining(BrokerRegistration(0, 0, {}))
+    settings = Settings(load_config({}))
+    with pytest.raises(KafkaError, match=problem):
+        register(ClusterImage(cluster_id="c", features=levels), joining, settings, "c", 0)
+    register(ClusterImage(cluster_id="c", features={NAME: 1, "new.feature": 0}), joining, settings, "c", 0)
+
+
+def test_a_new_cluster_stores_its_levels_and_brokers_say_what_they_support() -> None:
+    decision = register(ClusterImage(), Joining(BrokerRegistration(0, 0, {})), Settings(load_config({})), "c", 0)
+    entries = [Change(c.key, Entry(c.key, c.value, 0, 1, 1), 1) for c in decision.changes if isinstance(c, Put)]
+    image = ClusterImage().apply(entries, 1)
+    assert image.features == {NAME: 2, "ottla.metadata.version": 1}
+    assert image.brokers[0].features == {NAME: (0, 2), "ottla.metadata.version": (1, 1)}

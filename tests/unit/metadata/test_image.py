@@ -52,7 +52,7 @@ def test_topics_brokers_configs_controller_and_cluster_id_are_read() -> None:
     )
     assert image.topics["b"].configs == {"retention.ms": "5"}
     assert image.topic_names == {ID_A: "a", ID_B: "b"}
-    assert image.brokers[3] == (3, 9, {"PLAINTEXT": Endpoint("::1", 9092)}, "r1", False)
+    assert image.brokers[3] == (3, 9, {"PLAINTEXT": Endpoint("::1", 9092)}, "r1", False, {})
     assert image.broker_configs == {"": {"x": "1"}, "3": {"y": "2"}}
     assert (image.controller_id, image.cluster_id, image.version) == (3, "abc", 9)
 
