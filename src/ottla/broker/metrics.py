@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from ottla.broker.cluster_metrics import ClusterCounters, cluster_families
 from ottla.broker.dispatch import LATENCY_BOUNDS, Dispatcher
 from ottla.checks import port_from_text
 from ottla.errors import ConfigError, OttlaError
@@ -45,6 +46,8 @@ class Metrics:
         self._dispatcher = dispatcher
         self._server = server
         self._services = services
+        self._cluster = ClusterCounters(services.broker_id)
+        services.metadata.subscribe(lambda image: self._cluster.apply(image, services.monotonic()))
         self.watchdog: Watchdog | None = None
         self._listener: asyncio.AbstractServer | None = None
 
@@ -77,6 +80,7 @@ class Metrics:
         yield from self._network()
         yield from self._event_loop()
         yield from self._partitions()
+        yield from cluster_families(self._families, self._services, self._cluster)
 
     def describe(self) -> list[Any]:
         # Without this, registering would collect once, before the broker is ready.

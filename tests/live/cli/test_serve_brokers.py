@@ -1,5 +1,6 @@
 """Several brokers on one host: `ottla serve --brokers N`, or N commands that share a metadata file. Spec: B10"""
 
+import functools
 import os
 import re
 import select
@@ -7,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -145,9 +147,14 @@ def test_topics_are_there_after_a_restart_of_all(tmp_path: Path) -> None:
                     admin.create_topic("orders", partitions=6)
                 (topic,) = admin.list_topics()
                 assert {len(p.replicas) for p in topic.partitions} == {3}
+                eventually(functools.partial(is_led_by, admin, {0, 1, 2}))
             process.terminate()
             process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0
+
+
+def is_led_by(admin: Admin, brokers: set[int]) -> bool:
+    return {p.leader for topic in admin.list_topics() for p in topic.partitions} == brokers
 
 
 def test_a_taken_port_stops_all_brokers_with_one_line(tmp_path: Path) -> None:
@@ -200,6 +207,32 @@ def free_ports(count: int) -> int:
             for each in sockets:
                 each.close()
     raise AssertionError("no free ports")
+
+
+def metrics_of(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+        lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+def test_metrics_show_a_failover(tmp_path: Path) -> None:
+    first = free_ports(3)
+    arguments = ("--brokers", "3", "--data", str(tmp_path), "--metrics", f"127.0.0.1:{first}")
+    with serving(*arguments) as (process, bootstrap):
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topic("orders", partitions=6)
+        before = [metrics_of(first + n) for n in range(3)]
+        assert [found["ottla_leaders"] for found in before] == [2, 2, 2]
+        assert [found["ottla_under_replicated_partitions"] for found in before] == [0, 0, 0]
+        assert sum(found["ottla_active_controller"] for found in before) == 1
+        assert before[0]["ottla_brokers"] == 3
+        os.kill(pids_of(process)[0], signal.SIGKILL)
+        others = (first + 1, first + 2)
+        eventually(lambda: sum(metrics_of(port)["ottla_failover_seconds_count"] for port in others) == 2)
+        after = [metrics_of(port) for port in others]
+        assert sum(found["ottla_isr_shrinks_total"] for found in after) >= 2
+        assert all(found["ottla_offline_partitions"] == 0 for found in after)
+        assert all('ottla_replica_lag_seconds{broker="0"}' in found for found in after)
 
 
 # By hand
