@@ -337,8 +337,8 @@ class PartitionLog:
             if entry is not None:
                 self._aborted_in(self.segments.active).append(entry)
         if starts_inside:
-            self.advance_high_watermark(start_offset)
             self._move_start(start_offset)
+            self.advance_high_watermark(start_offset)
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
         """This replica becomes leader: the epoch starts at the end of the log."""

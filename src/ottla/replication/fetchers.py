@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.replication")
 
 FIRST_BACKOFF_MS = 10
-"""The first retry is quick: after an election, the new leader may learn of it a little later than its followers."""
+IMAGE_BACKOFF = Backoff(FIRST_BACKOFF_MS, 80)
+"""After an election, the new leader may learn of it a little later than its followers. Commits wait for them."""
+AWAITING_IMAGE = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
 
 
 class ReplicaFetchers:
@@ -65,6 +75,12 @@ class ReplicaFetchers:
         if leader is not None:
             self._leaders[leader].unfollow(replica)
 
+    def flushed(self, replica: Replica) -> None:
+        """What was appended to a log has been synced."""
+        leader = self._leader_of.get(replica)
+        if leader is not None and replica.log.flushed_offset >= replica.log.log_end_offset:
+            self._leaders[leader].flushed(replica)
+
     def stop(self) -> None:
         for fetcher in self._leaders.values():
             fetcher.stop()
@@ -96,6 +112,13 @@ class LeaderFetcher:
 
     def unfollow(self, replica: Replica) -> None:
         self.fetches.unfollow((replica.topic_id, replica.topic_partition.partition))
+
+    def flushed(self, replica: Replica) -> None:
+        """Everything appended to this log is on stable storage."""
+        followed = self.fetches.find(replica)
+        if followed is not None and followed.is_held:
+            self.fetches.release(followed)
+            self._send_soon()
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -187,9 +210,12 @@ class LeaderFetcher:
             followed.failures = 0
             before = replica.log.high_watermark
             if data.records:
-                self.fetches.moved(followed)
                 self._fetchers.appended_bytes += len(data.records)
+                self.fetches.moved(followed)
                 self._logs.append(replica, data.records)
+                if replica.flush_before_ack:
+                    # Asking for the next offset acknowledges this one, so it must be on stable storage first.
+                    self.fetches.hold(followed)
             if self._logs.follow_watermarks(replica, data.high_watermark, data.log_start_offset):
                 self.fetches.moved(followed)  # The leader waits for our log start offset as well.
             if replica.log.high_watermark > before and replica.waits:
@@ -242,7 +268,11 @@ class LeaderFetcher:
             )
         followed.failures += 1
         self.fetches.delay(followed)
-        self._loop.call_later(self._backoff_ms(followed.failures) / 1000, self._resume, followed)
+        if code in AWAITING_IMAGE:
+            delay_ms = IMAGE_BACKOFF.delay_ms(followed.failures, self._fetchers.random.uniform(-1, 1))
+        else:
+            delay_ms = self._backoff_ms(followed.failures)
+        self._loop.call_later(delay_ms / 1000, self._resume, followed)
 
     def _resume(self, followed: Followed) -> None:
         self.fetches.resume(followed)
@@ -263,6 +293,6 @@ class LeaderFetcher:
         self._retry = None
         self._send_now()
 
-    def _backoff_ms(self, failures: int) -> float:
+    def _backoff_ms(self, failures: int) -> int:
         backoff = Backoff(FIRST_BACKOFF_MS, max(FIRST_BACKOFF_MS, self._manager.config.replica_fetch_backoff_ms))
         return backoff.delay_ms(failures, self._fetchers.random.uniform(-1, 1))

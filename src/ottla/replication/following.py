@@ -27,7 +27,7 @@ IN_FLIGHT_MAX = 2
 class Followed:
     """One partition that is fetched from a leader, in one leader epoch."""
 
-    __slots__ = ("asked", "asked_in", "failures", "is_delayed", "key", "leader_epoch", "replica")
+    __slots__ = ("asked", "asked_in", "failures", "is_delayed", "is_held", "key", "leader_epoch", "replica")
 
     def __init__(self, replica: Replica, key: PartitionKey, leader_epoch: int) -> None:
         self.replica = replica
@@ -40,6 +40,8 @@ class Followed:
         self.failures = 0
         self.is_delayed = False
         """Not fetched now: it failed, or its log is being prepared."""
+        self.is_held = False
+        """Not asked for again before its log is synced."""
 
 
 class Do(enum.Enum):
@@ -178,12 +180,25 @@ class LeaderFetches:
             followed.is_delayed = False
             self._delayed_count -= 1
             self._forgotten.discard(followed.key)
-            self._changed[followed.key] = followed
+            self.moved(followed)
 
     def moved(self, followed: Followed) -> None:
         """The end of its log, or its last epoch, has changed: the leader must be told."""
-        if not followed.is_delayed:
+        if not followed.is_delayed and not followed.is_held:
             self._changed[followed.key] = followed
+
+    def hold(self, followed: Followed) -> None:
+        """Does not tell the leader of the new end before `release`."""
+        followed.is_held = True
+        self._changed.pop(followed.key, None)
+
+    def release(self, followed: Followed) -> None:
+        followed.is_held = False
+        self.moved(followed)
+
+    def find(self, replica: Replica) -> Followed | None:
+        """What is fetched of a replica."""
+        return self.partitions.get((replica.topic_id, replica.topic_partition.partition))
 
     # -- requests --
 
@@ -210,7 +225,9 @@ class LeaderFetches:
         if is_full:
             self._known.clear()
             self._forgotten.clear()
-            self._changed = {key: each for key, each in self.partitions.items() if not each.is_delayed}
+            self._changed = {
+                key: each for key, each in self.partitions.items() if not each.is_delayed and not each.is_held
+            }
         if self._forgotten:
             request.forgotten_topics_data = [
                 FetchRequest.ForgottenTopic(topic_id=topic_id, partitions=indexes)
@@ -277,7 +294,9 @@ class LeaderFetches:
         self._session_id, self._session_epoch = NO_SESSION, INITIAL_EPOCH
         self._known.clear()
         self._forgotten.clear()
-        self._changed.update((key, each) for key, each in self.partitions.items() if not each.is_delayed)
+        self._changed.update(
+            (key, each) for key, each in self.partitions.items() if not each.is_delayed and not each.is_held
+        )
 
 
 def _by_topic(entries: Iterable[tuple[PartitionKey, Any]]) -> Iterable[tuple[bytes, list[Any]]]:

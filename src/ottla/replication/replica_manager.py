@@ -85,7 +85,7 @@ class ReplicaManager:
             clock=clock,
             guard=self.clock_guard,
             replicas=self.replicas,
-            flushed=self.advance,
+            flushed=self._flushed,
             failed=self._fail,
             start_moved=self._start_moved,
         )
@@ -301,6 +301,11 @@ class ReplicaManager:
             self._wake(waits.grow(Limit.LAST_STABLE_OFFSET, max(1, decided_bytes)))
         if waits.commits:
             self._end(waits.commits.reached(after))
+
+    def _flushed(self, replica: Replica) -> None:
+        self.advance(replica)
+        if self.fetchers is not None and not replica.is_leader:
+            self.fetchers.flushed(replica)
 
     def _fail(self, replica: Replica, reason: str, is_final: bool) -> None:
         """Fails all waiting commits: the written records may not be on stable storage.

@@ -294,3 +294,18 @@ def test_a_diverging_answer_truncates(world: DataWorld) -> None:
     data = PartitionData(partition_index=0, diverging_epoch=FetchResponse.EpochEndOffset(epoch=5, end_offset=2))
     ((followed, data),) = follower.answer(plan, data)
     assert decide(followed, plan.number, data) == Step(Do.TRUNCATE, 2)
+
+
+def test_a_partition_is_not_asked_for_again_before_its_log_is_synced(world: DataWorld) -> None:
+    """With ottla.flush.before.ack: asking for the next offset acknowledges what was appended."""
+    follower = Follower(world)
+    follower.start_session()
+    follower.appends(0, 1)
+    follower.fetches.hold(follower.followed[0])
+    follower.fetches.moved(follower.followed[0])
+    assert named(follower.send()) == {}
+    follower.fetches.release(follower.followed[0])
+    assert named(follower.send()) == {0: 1}
+    follower.fetches.hold(follower.followed[0])
+    follower.fetches.lost()
+    assert named(follower.send()) == {1: 0}

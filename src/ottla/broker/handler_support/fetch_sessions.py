@@ -37,7 +37,7 @@ def next_epoch(epoch: int) -> int:
 class SessionPartition:
     """One partition of a session: what the client last asked for, and what it last received."""
 
-    __slots__ = ("asked", "high_watermark", "last_stable_offset", "log_start_offset", "replica", "topic")
+    __slots__ = ("asked", "high_watermark", "is_sent", "last_stable_offset", "log_start_offset", "replica", "topic")
 
     def __init__(self, topic: TopicKey, asked: Any) -> None:
         self.topic = topic
@@ -47,6 +47,8 @@ class SessionPartition:
         self.log_start_offset = -1
         self.replica: Replica | None = None
         """For a follower: where the session watches for news."""
+        self.is_sent = False
+        """A follower got records, and did not ask for more yet. Nothing is sent before it does."""
 
     def answered(self, data: Any) -> bool:
         """Remembers an answer for this partition. Returns whether it differs from what the client knows."""
@@ -107,6 +109,7 @@ class FetchSession:
                     known.asked = asked
                 if self.watch is not None:
                     self.watch.news[known] = None
+                    known.is_sent = False
         for topic in request.forgotten_topics_data:
             key = topic.topic_id if self.uses_topic_ids else topic.topic
             for index in topic.partitions:
@@ -122,9 +125,17 @@ class FetchSession:
 
     # -- followers --
 
-    def served(self, partition: SessionPartition, replica: "Replica | None", *, has_news: bool) -> None:
+    def unsent(self) -> list[SessionPartition]:
+        """The partitions with news for a follower, in the order in which they are served."""
+        assert self.watch is not None
+        return [partition for partition in self.watch.news if not partition.is_sent]
+
+    def served(
+        self, partition: SessionPartition, replica: "Replica | None", *, has_news: bool, is_sent: bool = False
+    ) -> None:
         """A partition was answered. Watches it from now on, and keeps it on the list if there is more to say."""
         assert self.watch is not None
+        partition.is_sent = is_sent
         if not has_news:
             self.watch.news.pop(partition, None)
         elif partition not in self.watch.news:

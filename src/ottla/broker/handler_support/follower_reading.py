@@ -50,7 +50,7 @@ class FollowerReading(Reading):
         if session is None:
             return self._named()
         assert session.watch is not None
-        return [(partition.topic, partition.asked) for partition in session.watch.news]
+        return [(partition.topic, partition.asked) for partition in session.unsent()]
 
     def _note_progress(self) -> None:
         """A follower that fetches from an offset has everything before it: that is how the leader tracks it."""
@@ -95,7 +95,7 @@ class FollowerReading(Reading):
         else:
             assert session.watch is not None
             response.session_id = session.session_id
-            partitions = list(session.watch.news)
+            partitions = session.unsent()
         remaining, has_data = self.max_bytes, False
         topics = response.responses
         previous: Any = None
@@ -112,7 +112,7 @@ class FollowerReading(Reading):
             if size:
                 remaining, has_data = remaining - size, True
             if session is not None:
-                session.served(partition, replica, has_news=_has_more(data, replica, asked))
+                session.served(partition, replica, has_news=_has_more(data, replica, asked), is_sent=size > 0)
             if not partition.answered(data) and session is not None:
                 continue
             if topic == previous:
