@@ -7,7 +7,7 @@ ephemeral key, elects new partition leaders when brokers join or leave.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.clock import Clock, system_clock
@@ -18,6 +18,7 @@ from ottla.metadata.config import ControllerConfig
 from ottla.metadata.decisions import Decision, Put
 from ottla.metadata.duties import ControllerDuties
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
+from ottla.metadata.lost_brokers import LostBrokers
 from ottla.metadata.registration import Joining, is_report_due, mark_leaving, register, report_logs
 from ottla.metadata.store import (
     Change,
@@ -75,6 +76,7 @@ class MetadataFollower(ClusterChanges):
         self._is_leaving = False
         self._is_frozen = False
         self._log_ends: LogEnds | None = None
+        self._lost = LostBrokers()
         self._stop_watching: Callable[[], None] = lambda: None
         self._publishing = False
 
@@ -99,6 +101,20 @@ class MetadataFollower(ClusterChanges):
         While it is False, others may lead its partitions: it must not acknowledge what needs the in-sync set.
         """
         return self._store.is_confirmed
+
+    def awaits_elections(self, topics: Iterable[str]) -> bool:
+        """Whether one of these topics is about to get new leaders, because a broker has just been lost."""
+        if self._store.is_losing_sessions():
+            return True
+        if not self._lost.has_any:
+            return False
+        image, now = self._published, asyncio.get_running_loop().time()
+        found = (image.topics[name] for name in topics if name in image.topics)
+        return any(self._lost.awaits_election(image, each, now) for topic in found for each in topic.partitions)
+
+    def lost_brokers(self) -> list[BrokerRegistration]:
+        """Brokers that are gone, but stay in the list of brokers for a moment."""
+        return self._lost.listed(asyncio.get_running_loop().time()) if self._lost.has_any else []
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
         """Calls `subscriber` with every new image, in order, starting with the current one.
@@ -261,6 +277,7 @@ class MetadataFollower(ClusterChanges):
         if not self._publishing or image is before:
             return
         self._published = image
+        self._lost.note(before, image, asyncio.get_running_loop().time())
         if self._controller is not None and self._controller.note(before, image):
             self._duties_due.set()
         if image.controller_id != before.controller_id:

@@ -130,6 +130,11 @@ class Peers:
         known = self.known
         self.known = {id_: known.get(id_) or Peer(timeout_ms, now) for id_, timeout_ms in timeouts_ms.items()}
 
+    @property
+    def are_expiring(self) -> bool:
+        """Whether a session is being ended."""
+        return any(peer.expiring_since is not None for peer in self.known.values())
+
     def lost(self, now: float) -> list[int]:
         """The sessions to end now: their process has ended, or hangs."""
         found = []

@@ -379,11 +379,18 @@ class SqliteStore(MetadataStore):
             self._expiring.add(task)
             task.add_done_callback(self._expiring.discard)
 
+    def is_losing_sessions(self) -> bool:
+        if not self.session_id or not self._peers.known:
+            return False
+        self._check_peers()
+        return self._peers.are_expiring
+
     async def expire(self, session_id: int) -> None:
         """Ends another session, whose process has ended or hangs."""
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._expire_in_thread, session_id)
             self._wake_ups.wake(self._peers.known)
+            self._peers.known.pop(session_id, None)
             self._catch_up()
         except sqlite3.Error:
             log.exception("session %d: cannot expire it, will be retried", session_id)

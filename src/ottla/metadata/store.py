@@ -109,6 +109,10 @@ class MetadataStore(ABC):
         session can have ended it."""
         return bool(self.session_id)
 
+    def is_losing_sessions(self) -> bool:
+        """Looks whether the process of another session has just ended and its ephemeral keys are still there."""
+        return False
+
     @abstractmethod
     async def start(self) -> None:
         """Opens a session."""

@@ -72,6 +72,9 @@ class CoordinatorWorld(DataWorld):
         if self.coordinators is not None:
             self.coordinators.apply(self.image)
 
+    def awaits_elections(self, topics: Any) -> bool:
+        return False
+
     async def ensure_topics(self, topics: Any) -> list[Any]:
         """As the metadata follower does: a second request finds the topic created."""
         await asyncio.sleep(0.01)

@@ -7,8 +7,8 @@ import pytest
 
 from ottla.broker.handler_support.sliced_response import SLICE
 from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.cluster_changes import CREATED_AT_ONCE, CREATING_MAX
 from ottla.metadata.controller import NewTopic, TopicReference
-from ottla.metadata.follower import CREATED_AT_ONCE, CREATING_MAX
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.types import ZERO_UUID, Endpoint
 from tests.support.worlds.admin_world import AdminWorld

@@ -11,6 +11,7 @@ answer is COORDINATOR_NOT_AVAILABLE.
 
 from ottla.broker.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.elections_pending import elected
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context, Services
 from ottla.errors import ErrorCode, KafkaError
@@ -75,6 +76,7 @@ async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, 
     name, message = _TOPICS[key_type], ""
     if name not in services.image.topics:
         message = await _create(name, services)
+    await elected(services, [name])
     image = services.image
     topic = image.topics.get(name)
     if topic is None:

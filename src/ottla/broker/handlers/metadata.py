@@ -17,29 +17,51 @@ A topic that the request creates is UNKNOWN_TOPIC_OR_PARTITION in the response, 
 client asks again. As in Kafka: a client that has just deleted a topic must not find it in the next response.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from ottla.broker.handler_support.elections_pending import elected
 from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, in_slices
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import missing_topic_error
-from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.types import INTERNAL_TOPICS, ZERO_UUID
 
+Broker = MetadataResponse.MetadataResponseBroker
 Topic = MetadataResponse.MetadataResponseTopic
 Partition = MetadataResponse.MetadataResponsePartition
-Response = MetadataResponse | Later[SlicedResponse]
+Response = MetadataResponse | Later[SlicedResponse] | Later[MetadataResponse | SlicedResponse]
 T = TypeVar("T")
 
 
 @handles(ApiKey.METADATA)
 def metadata(request: MetadataRequest, context: Context) -> Response:
+    names = _names(request)
+    if context.services.metadata.awaits_elections(names):
+        return Later(lambda: _after_election(request, context, names))
+    return _metadata(request, context)
+
+
+def _names(request: MetadataRequest) -> list[str]:
+    """The topics that were asked for by name, which is how clients look for leaders."""
+    return [topic.name for topic in request.topics or () if topic.name is not None]
+
+
+async def _after_election(
+    request: MetadataRequest, context: Context, names: list[str]
+) -> MetadataResponse | SlicedResponse:
+    await elected(context.services, names)
+    response = _metadata(request, context)
+    return response if isinstance(response, MetadataResponse) else await response
+
+
+def _metadata(request: MetadataRequest, context: Context) -> Response:
     asked = request.topics
     if asked is None or (context.api_version == 0 and not asked):
         view = View.of(request, context)
@@ -107,8 +129,11 @@ def _find(
 def _respond(request: MetadataRequest, context: Context, asked: list[T], describe: Callable[[T], Topic]) -> Response:
     image = context.services.image
     wants_operations = request.include_cluster_authorized_operations
+    brokers = View.of(request, context).brokers
+    if lost := _lost_brokers(context):
+        brokers = brokers + lost
     response = MetadataResponse(
-        brokers=View.of(request, context).brokers,
+        brokers=brokers,
         cluster_id=image.cluster_id,
         controller_id=image.shown_controller_id,
         cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
@@ -117,6 +142,19 @@ def _respond(request: MetadataRequest, context: Context, asked: list[T], describ
         response.topics = [describe(topic) for topic in asked]
         return response
     return Later(lambda: _in_slices(response, context.api_version, asked, describe))
+
+
+def _brokers(registrations: Iterable[BrokerRegistration], listener: str) -> list[Broker]:
+    return [
+        Broker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker in registrations
+        if (endpoint := broker.endpoints.get(listener)) is not None
+    ]
+
+
+def _lost_brokers(context: Context) -> list[Broker]:
+    """Brokers that are gone but stay in the list for a moment."""
+    return _brokers(context.services.metadata.lost_brokers(), context.listener)
 
 
 async def _in_slices(
@@ -139,13 +177,7 @@ class View:
         self.topic_operations = topic_operations
         self._listener = listener
         self._topics: dict[str, Topic] = {}
-        self.brokers = [
-            MetadataResponse.MetadataResponseBroker(
-                node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-            )
-            for broker in image.brokers.values()
-            if (endpoint := broker.endpoints.get(listener)) is not None
-        ]
+        self.brokers = _brokers(image.brokers.values(), listener)
 
     @classmethod
     def of(cls, request: MetadataRequest, context: Context) -> "View":
