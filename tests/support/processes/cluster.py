@@ -170,6 +170,7 @@ class OttlaNode(Node):
         self.environment: dict[str, str] = {}
 
     def launch(self) -> None:
+        self._ended()
         command = [sys.executable, "-m", self.module, "serve", "--node-id", str(self.id), "--listen", self.bootstrap]
         command += ["--data", str(self.data), "--metadata", str(self.metadata), "--stop-with-stdin"]
         for name, value in self.settings.items():
@@ -204,6 +205,7 @@ class KafkaNode(Node):
         format_storage(self.java, self.properties)
 
     def launch(self) -> None:
+        self._ended()
         self.process = start_node(self.java, self.properties, self.home / "log")
 
 
@@ -277,7 +279,7 @@ class Cluster:
     def restore(self) -> None:
         """Resumes what is paused and starts what is not running."""
         for node in self.nodes.values():
-            if node.is_paused:
+            if node.is_paused and node.is_running:
                 node.resume()
             if not node.is_running:
                 self.start(node.id)

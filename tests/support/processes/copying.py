@@ -4,7 +4,6 @@ The copiers are copier_process (librdkafka) and own_copier_process (Ottla's clie
 the output equals the input, nothing is doubled, order is kept, and the reader saw the same.
 """
 
-import asyncio
 import os
 import random
 import subprocess
@@ -13,8 +12,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from tests.support.processes.copier import settle
-from tests.support.wire.transactional import RawClient
+from ottla import Admin, TopicPartition
+from ottla.client.core.model import LATEST
+from tests.support.waiting import eventually
 
 LIBRDKAFKA, OWN = "tests.support.processes.copier_process", "tests.support.processes.own_copier_process"
 INPUT, OUTPUT = "input", "output"
@@ -155,16 +155,15 @@ def check_copy(
         assert sorted(seen[partition], key=int) == values
         # Members of a group hand partitions over, and each hand-over is at a committed position.
         assert seen[partition] == values, "order is kept"
-    asyncio.run(all_settled(bootstrap, partitions))
+    await_settled(bootstrap, partitions)
 
 
 def deadline_s(count: int) -> float:
     return 160 + count / 100
 
 
-async def all_settled(bootstrap: str, partitions: int) -> None:
-    """No transaction is left open."""
-    client = RawClient(bootstrap)
-    for partition in range(partitions):
-        await settle(client, OUTPUT, partition)
-    client.close()
+def await_settled(bootstrap: str, partitions: int) -> None:
+    """No transaction is left open: the last stable offset reaches the end."""
+    wanted = {TopicPartition(OUTPUT, partition): LATEST for partition in range(partitions)}
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        eventually(lambda: admin.list_offsets(wanted) == admin.list_offsets(wanted, isolation_level="read_committed"))

@@ -10,20 +10,21 @@ import sys
 from typing import Any
 
 from ottla.cli.main import main
-from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata import sqlite_operations, sqlite_store
 
 
 def install(doom: str) -> None:
     name, _, path = doom.partition(":")
-    apply = SqliteStore._apply  # noqa: SLF001
+    apply = sqlite_operations.apply_operations
 
-    def fatal(self: SqliteStore, *arguments: Any) -> None:
-        apply(self, *arguments)
+    def fatal(*arguments: Any, **options: Any) -> Any:
+        result = apply(*arguments, **options)
         if os.path.exists(path):
             os.unlink(path)
             os.kill(os.getpid(), signal.Signals[name])
+        return result
 
-    SqliteStore._apply = fatal  # type: ignore[method-assign, assignment] # noqa: SLF001
+    vars(sqlite_store)["apply_operations"] = fatal
 
 
 if __name__ == "__main__":

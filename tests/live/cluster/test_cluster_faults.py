@@ -1,0 +1,106 @@
+"""Brokers of a cluster are killed, paused and restarted while clients of every kind produce, read and commit.
+
+Nothing that was acknowledged is lost or stored twice, records keep their order, and every member reads all of them. A
+few of the faults run by default; the long lane has all of them with every client library.
+"""
+
+import pytest
+
+from tests.support.processes.cluster import OttlaCluster
+from tests.support.processes.cluster_load import ALL_CLIENTS, SESSION_MS, Load
+
+PAUSE_S = 1.5 * SESSION_MS / 1000
+ROLES = ["leader", "coordinator", "controller", "follower"]
+FAST = ("ottla", "confluent-kafka", "aiokafka")
+PATIENCE_S = 5.0
+"""A generous bound for a busy machine. `./run bench --only cluster` measures how long it takes."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_clients_continue_when_the_leader_is_killed(cluster: OttlaCluster, topic: str) -> None:
+    """Spec: B10"""
+    with Load(cluster, topic, clients=FAST) as load:
+        outage = load.kill("leader")
+        load.finish()
+        assert outage.longest_s < PATIENCE_S, outage
+
+
+def test_whoever_asks_right_after_a_kill_hears_of_the_new_leader(cluster: OttlaCluster, topic: str) -> None:
+    """The answer waits for the election. A client that hears of the dead leader again would wait for its back-off."""
+    cluster.create_topic(topic, 3)
+    for _ in range(3):
+        victim = cluster.leader(topic)
+        asked = next(node for node in cluster.nodes if node != victim)
+        cluster.coordinator("a group")
+        cluster.nodes[victim].kill()
+        states = cluster.describe(topic, asked)
+        assert victim not in {state.leader for state in states}
+        assert all(state.leader > 0 for state in states)
+        assert cluster.coordinator("a group") != victim
+        cluster.start(victim)
+        cluster.await_in_sync(topic)
+
+
+def test_a_rolling_restart_is_not_noticed(cluster: OttlaCluster, topic: str) -> None:
+    """Spec: R5"""
+    with Load(cluster, topic, clients=FAST) as load:
+        load.roll()
+        load.fail_back()
+        load.finish()
+        assert load.errors() == {}
+        assert load.rebalances == {}
+
+
+def test_clients_continue_when_the_leader_is_paused_beyond_its_session(cluster: OttlaCluster, topic: str) -> None:
+    with Load(cluster, topic, clients=("ottla", "confluent-kafka")) as load:
+        load.pause("leader", PAUSE_S)
+        load.finish()
+
+
+# --- the long lane ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.java
+@pytest.mark.parametrize("role", ROLES)
+def test_every_client_continues_when_a_broker_is_killed(cluster: OttlaCluster, topic: str, role: str) -> None:
+    with Load(cluster, topic, clients=ALL_CLIENTS) as load:
+        for _ in range(3):
+            load.kill(role)
+        load.fail_back()
+        load.finish()
+        assert load.rebalances == {}
+
+
+@pytest.mark.long
+@pytest.mark.java
+@pytest.mark.parametrize("role", ROLES)
+def test_every_client_continues_when_a_broker_is_paused(cluster: OttlaCluster, topic: str, role: str) -> None:
+    with Load(cluster, topic, clients=ALL_CLIENTS) as load:
+        for _ in range(2):
+            load.pause(role, PAUSE_S)
+        load.finish()
+
+
+@pytest.mark.long
+@pytest.mark.java
+def test_no_client_notices_rolling_restarts(cluster: OttlaCluster, topic: str) -> None:
+    with Load(cluster, topic, clients=ALL_CLIENTS) as load:
+        for _ in range(3):
+            load.roll()
+            load.fail_back()
+        load.finish()
+        assert load.errors() == {}
+        assert load.rebalances == {}
+
+
+@pytest.mark.long
+@pytest.mark.java
+def test_every_client_continues_through_one_fault_after_the_other(cluster: OttlaCluster, topic: str) -> None:
+    with Load(cluster, topic, clients=ALL_CLIENTS) as load:
+        for role in ROLES:
+            load.kill(role)
+            load.pause(role, PAUSE_S)
+        load.roll()
+        load.finish()
