@@ -12,21 +12,30 @@ if TYPE_CHECKING:
         AsyncDeserializingConsumer,
         RecordDeserializationError,
     )
+    from ottla.client.consumer.positions import NoOffsetForPartitionError
     from ottla.client.core.model import CommittedOffset, ConsumerRecord, NewTopic
     from ottla.client.group.rebalance_listener import RebalanceListener
     from ottla.client.producer.producer import AsyncProducer
-    from ottla.client.stores.database_store import DatabaseOffsetStore
+    from ottla.client.stores.database_store import DatabaseOffsetStore, OffsetsMovedError
     from ottla.client.stores.group_mirror import GroupMirror
     from ottla.client.stores.offset_store import FileOffsetStore, OffsetStore
     from ottla.client.stores.snapshot_store import AsyncSnapshotStore, SnapshotStore
     from ottla.client.stores.stored_offsets import AsyncStoredOffsets, StoredOffsets
     from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal
     from ottla.client.transform import Output, async_transform, transform
-    from ottla.errors import ErrorCode, KafkaError, OttlaError
+    from ottla.errors import (
+        ArgumentError,
+        ConfigError,
+        DeliveryTimeoutError,
+        ErrorCode,
+        KafkaError,
+        OttlaError,
+    )
     from ottla.types import TopicPartition
 
 __all__ = [
     "Admin",
+    "ArgumentError",
     "AsyncAdmin",
     "AsyncConsumer",
     "AsyncDeserializingConsumer",
@@ -35,16 +44,20 @@ __all__ = [
     "AsyncStoredOffsets",
     "Broker",
     "CommittedOffset",
+    "ConfigError",
     "Consumer",
     "ConsumerRecord",
     "DatabaseOffsetStore",
+    "DeliveryTimeoutError",
     "DeserializingConsumer",
     "ErrorCode",
     "FileOffsetStore",
     "GroupMirror",
     "KafkaError",
     "NewTopic",
+    "NoOffsetForPartitionError",
     "OffsetStore",
+    "OffsetsMovedError",
     "OttlaError",
     "Output",
     "Producer",
@@ -66,6 +79,7 @@ __version__ = "0.1.0"
 # The module of each public name. It is imported on first use, so that `import ottla` stays fast.
 _HOMES = {
     "Admin": "ottla.client.blocking.admin",
+    "ArgumentError": "ottla.errors",
     "AsyncAdmin": "ottla.client.admin.admin",
     "AsyncConsumer": "ottla.client.consumer.consumer",
     "AsyncDeserializingConsumer": "ottla.client.consumer.deserializing",
@@ -74,16 +88,20 @@ _HOMES = {
     "AsyncStoredOffsets": "ottla.client.stores.stored_offsets",
     "Broker": "ottla.broker.embedded",
     "CommittedOffset": "ottla.client.core.model",
+    "ConfigError": "ottla.errors",
     "Consumer": "ottla.client.blocking.consumer",
     "ConsumerRecord": "ottla.client.core.model",
     "DatabaseOffsetStore": "ottla.client.stores.database_store",
+    "DeliveryTimeoutError": "ottla.errors",
     "DeserializingConsumer": "ottla.client.blocking.consumer",
     "ErrorCode": "ottla.errors",
     "FileOffsetStore": "ottla.client.stores.offset_store",
     "GroupMirror": "ottla.client.stores.group_mirror",
     "KafkaError": "ottla.errors",
     "NewTopic": "ottla.client.core.model",
+    "NoOffsetForPartitionError": "ottla.client.consumer.positions",
     "OffsetStore": "ottla.client.stores.offset_store",
+    "OffsetsMovedError": "ottla.client.stores.database_store",
     "OttlaError": "ottla.errors",
     "Output": "ottla.client.transform",
     "Producer": "ottla.client.blocking.producer",

@@ -185,7 +185,30 @@ HINTS = {
 """What a user can do about an error. Codes that are not here have no general advice."""
 
 
-class KafkaError(Exception):
+class OttlaError(Exception):
+    """Base class of all errors of this package: what is wrong, and how to fix it. `str(error)` includes both.
+
+    Raised itself for a mistake that the user can fix. The CLI shows it without a traceback.
+    """
+
+    message: str
+    """What is wrong, without the hint."""
+    hint: str
+    """What the user can do about it, or an empty string."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return one_line(self.message, self.hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+class KafkaError(OttlaError):
     """A Kafka error code and a description of what went wrong.
 
     The broker raises it, and `broker/dispatch.py` turns it into a response. The client turns the error code of a
@@ -193,7 +216,7 @@ class KafkaError(Exception):
     """
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
-        super().__init__(f"{code.name}: {detail}" if detail else code.name)
+        super().__init__(f"{code.name}: {detail}" if detail else code.name, HINTS.get(code, ""))
         self.code = code
         self.detail = detail
 
@@ -201,14 +224,6 @@ class KafkaError(Exception):
     def retriable(self) -> bool:
         """Whether the same request may succeed later."""
         return self.code.retriable
-
-    @property
-    def hint(self) -> str:
-        """What the user can do about it, or an empty string."""
-        return HINTS.get(self.code, "")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 def error_for(error_code: int, doing: str, message: str | None = None) -> KafkaError:
@@ -222,26 +237,27 @@ def raise_for(error_code: int, doing: str, message: str | None = None) -> None:
         raise error_for(error_code, doing, message)
 
 
-class OttlaError(Exception):
-    """A mistake that the user can fix: what is wrong, and how to fix it. The CLI shows it without a traceback."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        if hint and hint not in str(self):
-            self.add_note(hint)  # so that a traceback shows it too
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
 class ConfigError(OttlaError):
     """A setting that is unknown, malformed or contradicts another."""
 
 
 class ArgumentError(OttlaError, TypeError, ValueError):
     """An argument of the wrong type or outside its range. Programs may also catch it as TypeError or ValueError."""
+
+
+class DeliveryTimeoutError(OttlaError, TimeoutError):
+    """`result(timeout)` has waited for so long. The record is still in flight; `result()` may be called again."""
+
+
+def one_line(message: str, hint: str) -> str:
+    """A message with its hint. A hint that is part of the message already is not repeated.
+
+    >>> one_line("there is no topic ordes", "Did you mean orders?")
+    'there is no topic ordes. Did you mean orders?'
+    """
+    if not hint or hint in message:
+        return message
+    return f"{message} {hint}" if message.endswith((".", "?", "!", ":")) else f"{message}. {hint}"
 
 
 def _rebuild(cls: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:

@@ -4,13 +4,17 @@ import copy
 import doctest
 import importlib
 import pickle
+import pkgutil
 import traceback
 from dataclasses import dataclass
 
 import pytest
 
+import ottla.client
 from ottla import checks, config, errors, types
 from ottla.checks import number_from_text, port_from_text, require_number, whole_number
+from ottla.client.consumer.deserializing import RecordDeserializationError
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import parse, read_properties, setting, settings_of
 from ottla.errors import HINTS, ArgumentError, ConfigError, ErrorCode, KafkaError, OttlaError, error_for, raise_for
 from ottla.spark.sink.errors import NotOwner
@@ -114,6 +118,23 @@ def test_an_error_shows_its_code_and_detail() -> None:
     assert str(KafkaError(ErrorCode.NONE)) == "NONE"
     assert error.retriable
     assert not KafkaError(ErrorCode.PRODUCER_FENCED).retriable
+
+
+def test_one_class_catches_all_our_errors_and_their_text_includes_the_hint() -> None:
+    for module in pkgutil.walk_packages(ottla.client.__path__, "ottla.client."):
+        importlib.import_module(module.name)
+    pending, found = [OttlaError], set()
+    while pending:
+        error = pending.pop()
+        pending += error.__subclasses__()
+        if error.__module__.startswith(("ottla.client.", "ottla.errors")):
+            found.add(error)
+            assert getattr(ottla, error.__name__) is error, f"{error.__name__} is not exported from ottla"
+    assert {KafkaError, ConfigError, TransactionAbortable, RecordDeserializationError} <= found
+    error = TransactionAbortable(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic ordes")
+    assert str(error) == "UNKNOWN_TOPIC_OR_PARTITION: topic ordes. Check the name with `ottla topic list`."
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.code, again.hint) == (str(error), error.code, error.hint)
 
 
 def test_raise_for_turns_an_error_code_into_an_exception() -> None:
@@ -277,8 +298,9 @@ def test_a_traceback_shows_the_hint_once() -> None:
         parse(BoxConfig, {"box.sise": "1"})
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
         shown = "".join(traceback.format_exception_only(error))
-        assert shown == "ottla.errors.ConfigError: Unknown setting box.sise\nDid you mean box.size?\n"
-        assert str(error) == "Unknown setting box.sise"
+        assert shown == "ottla.errors.ConfigError: Unknown setting box.sise. Did you mean box.size?\n"
+        assert str(error) == "Unknown setting box.sise. Did you mean box.size?"
+        assert error.message == "Unknown setting box.sise"
     said = "".join(traceback.format_exception_only(NotOwner("Another driver has this sink.", "Stop it.")))
     assert said.count("Stop it.") == 1, "an error whose text contains the hint shows it once"
 

@@ -97,12 +97,12 @@ def run(words: Sequence[str]) -> int:
     except BrokenPipeError:
         drop_output()  # the reader has exited, as in `ottla consume orders | head`
         return 0
-    except OttlaError as error:
-        print_error(error.message, error.hint)
-        return status_of(error)
     except KafkaError as error:
         print_error(*explain(error))
         return 1
+    except OttlaError as error:
+        print_error(error.message, error.hint)
+        return status_of(error)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         if error.filename is not None:

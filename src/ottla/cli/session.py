@@ -187,4 +187,4 @@ def explain(error: KafkaError) -> tuple[str, str]:
 
 def status_of(error: Any) -> int:
     """Exit status: 2 if the command line is wrong, 1 if the command failed."""
-    return 2 if isinstance(error, OttlaError) and not isinstance(error, CommandError) else 1
+    return 2 if isinstance(error, OttlaError) and not isinstance(error, CommandError | KafkaError) else 1

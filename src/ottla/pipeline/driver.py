@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ottla.errors import OttlaError
+from ottla.errors import KafkaError, OttlaError
 from ottla.pipeline.failures import Failure, failure_of
 from ottla.pipeline.loading import load
 from ottla.pipeline.model import Pipeline
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     except BaseException as error:
         failure = failure_of(error) if isinstance(error, Exception) else Failure(f"the driver was stopped: {error!r}")
         report("failed", **failure.document())
-        if not isinstance(error, OttlaError):
+        if not isinstance(error, OttlaError) or isinstance(error, KafkaError):
             import traceback
 
             traceback.print_exc()

@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from ottla.errors import ErrorCode, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
 
 OURS = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat |\n *at |\n=== |\Z)", re.DOTALL)
 CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
@@ -65,7 +65,7 @@ def failure_of(error: Exception) -> Failure:
     if isinstance(error, QueryFailed):
         return replace(failure_of(error.error), query=error.query)
     kind = type(error).__name__
-    if isinstance(error, OttlaError):
+    if isinstance(error, OttlaError) and not isinstance(error, KafkaError):
         return Failure(error.message, error.hint, retriable=kind in TRY_AGAIN)
     found = explain(str(error))
     if kind in QUERY_MISTAKES and not PYTHON_PROCESS.search(str(error)):

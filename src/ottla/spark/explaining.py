@@ -18,7 +18,7 @@ def explained(bootstrap: str = "") -> Iterator[None]:
     """
     try:
         yield
-    except (OttlaError, KafkaError) as error:
+    except OttlaError as error:
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         if isinstance(error, ExplainedError):  # also one of the sink, whose class the supervisor has to see
@@ -27,22 +27,8 @@ def explained(bootstrap: str = "") -> Iterator[None]:
         raise (BrokersAway if is_away else ExplainedError)(*message_and_hint(error, bootstrap)) from None
 
 
-def one_line(message: str, hint: str) -> str:
-    """An error's text with its hint: Spark shows only the text.
-
-    >>> one_line("there is no topic ordes", "Did you mean orders?")
-    'there is no topic ordes. Did you mean orders?'
-    """
-    if not hint:
-        return message
-    return f"{message} {hint}" if message.endswith((".", "?")) else f"{message}. {hint}"
-
-
 class ExplainedError(OttlaError):
-    """An error whose text includes the hint: Spark shows only the text."""
-
-    def __str__(self) -> str:
-        return one_line(self.message, self.hint)
+    """An error that Spark shows by its text, which includes the hint."""
 
 
 class BrokersAway(ExplainedError):
@@ -52,12 +38,12 @@ class BrokersAway(ExplainedError):
     """
 
 
-def message_and_hint(error: OttlaError | KafkaError, bootstrap: str) -> tuple[str, str]:
+def message_and_hint(error: OttlaError, bootstrap: str) -> tuple[str, str]:
     """The message and the hint of an error."""
-    if isinstance(error, OttlaError):
+    if not isinstance(error, KafkaError):
         return error.message, error.hint
     if error.code in AWAY:
         hint = f"Is a broker running at {bootstrap}, and can this machine reach it?"
         text = error.detail or error.code.name
         return text if text.startswith("no broker answered") else f"no broker answered: {text}", hint
-    return f"{error} (brokers: {bootstrap})", error.hint
+    return f"{error.message} (brokers: {bootstrap})", error.hint

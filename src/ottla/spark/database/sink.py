@@ -27,7 +27,6 @@ from ottla.spark.database import ledger
 from ottla.spark.database.connections import Database, connect
 from ottla.spark.database.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, DatabaseOptions
 from ottla.spark.database.rows import rows_of
-from ottla.spark.explaining import one_line
 from ottla.spark.sink.checkpoints import source_positions
 from ottla.spark.sink.states import BatchState, combined, move
 from ottla.spark.workers import BATCH_ID, QUERY_ID, settle
@@ -237,10 +236,10 @@ def prepared(options: DatabaseOptions, schema: StructType) -> ledger.Target:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Adds an error's hint to its message, and hides the traceback: Spark shows only the text of an error."""
+    """Hides the traceback: Spark shows only the text of an error, which includes the hint."""
     try:
         yield
     except OttlaError as error:
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark ends this process after an error
-        raise type(error)(one_line(error.message, error.hint)) from None
+        raise error.with_traceback(None) from None

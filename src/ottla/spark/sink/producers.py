@@ -131,13 +131,13 @@ async def _longest_timeout(owned: Clients) -> int | None:
 def explained(error: KafkaError, options: SinkOptions) -> Exception:
     """A broker's error with a hint for the user."""
     if error.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION):
-        return SinkError(f"{error}", "Create the topic, or correct its name or the column `partition`.")
+        return SinkError(error.message, "Create the topic, or correct its name or the column `partition`.")
     if error.code == ErrorCode.MESSAGE_TOO_LARGE:
         return SinkError(
-            f"{error}", "Raise kafka.max.request.size and the topic's max.message.bytes, or make rows smaller."
+            error.message, "Raise kafka.max.request.size and the topic's max.message.bytes, or make rows smaller."
         )
     if error.code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-        return SinkError(f"{error}", "Allow this user to write to the topic.")
+        return SinkError(error.message, "Allow this user to write to the topic.")
     if error.code in (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION):
-        return SinkError(f"{error}", f"Are the brokers at {options.bootstrap} running?")
+        return SinkError(error.message, f"Are the brokers at {options.bootstrap} running?")
     return error

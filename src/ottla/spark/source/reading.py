@@ -327,6 +327,8 @@ def batches_of(fetched: CompletedFetch, end: int, schema: "pyarrow.Schema") -> "
                 break
             try:
                 is_whole = builder.add(*fetched.partition, section, fetched.next_offset, end)
+            except KafkaError:
+                raise
             except OttlaError as error:
                 raise OttlaError(error.message, TIMESTAMP_HINT) from None
             if not is_whole:
