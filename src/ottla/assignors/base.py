@@ -107,7 +107,10 @@ class Assignor(ABC):
         """The assignment of every member. Members without partitions need an empty one."""
 
     def on_assignment(self, assignment: Assignment, generation: int = -1) -> None:  # noqa: B027
-        """Called when this member receives its assignment. Does nothing unless overridden."""
+        """Called when this member receives its assignment. Does nothing unless overridden.
+
+        A method without the second parameter, `on_assignment(self, assignment)`, is called without the generation.
+        """
 
 
 class PartitionAssignor(Assignor):

@@ -1,4 +1,4 @@
-"""Creates assignors from `partition.assignment.strategy`, runs them, and checks their result. Pure."""
+"""Creates assignors from `partition.assignment.strategy`. Pure."""
 
 import importlib
 from collections.abc import Iterable, Mapping
@@ -6,10 +6,13 @@ from typing import Any
 
 from ottla.assignors import BUILT_IN
 from ottla.assignors.base import COOPERATIVE, Assignment, Assignor, ClusterMetadata, Subscription
-from ottla.errors import ConfigError, OttlaError
+from ottla.errors import ConfigError
 from ottla.types import TopicPartition
 
 SETTING = "partition.assignment.strategy"
+
+JAVA_NAMES = {f"org.apache.kafka.clients.consumer.{assignor.__name__}": name for name, assignor in BUILT_IN.items()}
+"""The class names of the Java client, so that its configuration can be used unchanged."""
 
 
 def choose_assignors(chosen: Any) -> list[Assignor]:
@@ -39,12 +42,15 @@ def shared_protocol(assignors: Iterable[Assignor]) -> str:
 
 def _as_assignor(item: Any) -> Assignor:
     if isinstance(item, str):
+        item = JAVA_NAMES.get(item, item)
         if item in BUILT_IN:
             return BUILT_IN[item]()
         if ":" not in item:
             known = ", ".join(BUILT_IN)
             raise ConfigError(f"unknown assignor {item}", f"Use one of {known}, or module:Class for a custom one.")
         item = _import(item)
+    elif not isinstance(item, Assignor) and getattr(item, "name", None) in BUILT_IN and _is_of_kafka_python(item):
+        return BUILT_IN[item.name]()
     if isinstance(item, type) and issubclass(item, Assignor):
         try:
             item = item()
@@ -62,40 +68,17 @@ def _as_assignor(item: Any) -> Assignor:
     return item
 
 
+def _is_of_kafka_python(item: Any) -> bool:
+    """Whether it is an assignor of kafka-python or aiokafka: theirs have the same names and results."""
+    return isinstance(item, type) and item.__module__.startswith(("kafka.coordinator.", "aiokafka.coordinator."))
+
+
 def _import(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"assignor {path} cannot be imported: {error}", "Write module:Class.") from error
-
-
-def run_assignor(
-    assignor: Assignor, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]
-) -> dict[str, Assignment]:
-    """Runs the assignor. Raises OttlaError if it fails or its result is invalid."""
-    who = f"assignor {assignor.name}"
-    try:
-        shares = assignor.assign(cluster, subscriptions)
-    except Exception as error:
-        raise OttlaError(f"{who} failed: {type(error).__name__}: {error}") from error
-    if not isinstance(shares, Mapping):
-        raise OttlaError(f"{who} returned {type(shares).__name__}, not a dict of member to Assignment")
-    missing = sorted(subscriptions.keys() - shares.keys())
-    if missing:
-        raise OttlaError(f"{who} left out {', '.join(missing)}", "Members without partitions need Assignment([]).")
-    owners: dict[TopicPartition, str] = {}
-    for member, share in shares.items():
-        if not isinstance(share, Assignment):
-            raise OttlaError(f"{who} returned {type(share).__name__} for {member}, not an Assignment")
-        for partition in share.partitions:
-            other = owners.setdefault(partition, member)
-            if other is not member and not assignor.shares_partitions:
-                raise OttlaError(
-                    f"{who} assigned {partition} to both {other} and {member}",
-                    "Set `shares_partitions = True` in its class if that is intended.",
-                )
-    return dict(shares)
 
 
 def left_over(

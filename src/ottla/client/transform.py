@@ -12,6 +12,7 @@ from ottla.client.blocking.loop import loop_thread
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition
 from ottla.client.core.callers_thread import CallersThread
+from ottla.client.core.foreign_settings import translate
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike
 from ottla.client.core.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.client.producer.producer import AsyncProducer
@@ -43,11 +44,14 @@ MOVED_ON = frozenset(
 """The group has rebalanced without this member: the new owner of the partitions processes the records again."""
 DONE_AGAIN = MOVED_ON | {
     ErrorCode.TRANSACTION_ABORTABLE,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.PRODUCER_FENCED,
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_PRODUCER_ID,
 }
-"""After a transaction timeout or a lost producer state, a retry may succeed as well."""
+"""After a transaction timeout or a lost producer state, a retry may succeed as well. (Codes of TransactionAbortable: if
+another producer has fenced this one, aborting raises TransactionFatal.)"""
 
 
 class Output(NamedTuple):
@@ -388,14 +392,13 @@ def _split(settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> t
     of_consumer, of_producer = settings_of(ConsumerConfig), settings_of(ProducerConfig)
     known = of_consumer | of_producer
     names = {each.attribute: name for name, each in known.items()}
-    chosen = dict(settings or {})
+    named = dict(settings or {})
     for attribute, value in keywords.items():
-        if attribute not in names:
-            raise unknown_setting(attribute, names)
-        chosen[names[attribute]] = value
+        named[names.get(attribute, attribute)] = value
+    chosen = translate(named, known, ())
     for name in chosen:
         if name not in known:
-            raise unknown_setting(name, known)
+            raise unknown_setting(name, names if name in keywords else known)
     decided = {"group.id", "enable.auto.commit", "transactional.id", "isolation.level"} & chosen.keys()
     if decided:
         raise OttlaError(f"{', '.join(sorted(decided))} is set by transform() itself", "Omit it.")

@@ -365,7 +365,7 @@ class Tactless(PartitionAssignor):
         (Raising, "assignor raising failed: ZeroDivisionError: no members to divide by"),
         (Forgetful, "assignor forgetful left out ottla-"),
         (Wordless, "assignor wordless returned str, not a dict"),
-        (Tactless, r"subscription\(\) of an assignor failed: ValueError: no rack"),
+        (Tactless, r"subscription\(\) of assignor tactless failed: ValueError: no rack"),
     ],
 )
 def test_a_failing_assignor_is_named_in_poll(broker: Any, topic: str, assignor: type[Assignor], said: str) -> None:

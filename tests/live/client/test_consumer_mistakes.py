@@ -37,8 +37,8 @@ MISTAKES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "poll no records": (lambda c, p: c.poll(500, max_records=0), "max_records must be at least 1, not 0"),
     "poll fewer": (lambda c, p: c.poll(500, max_records=-1), "max_records must be at least 1, not -1"),
     "poll a text": (lambda c, p: c.poll(500, max_records="5"), "max_records must be a whole number, not '5'"),
-    "poll no time": (lambda c, p: c.poll(None), "timeout_ms must be a number of milliseconds, not None"),
-    "poll endlessly": (lambda c, p: c.poll(float("inf")), "timeout_ms must be a number of milliseconds, not inf"),
+    "poll no time": (lambda c, p: c.poll(None), "timeout_ms must be a whole number of milliseconds, not None"),
+    "poll endlessly": (lambda c, p: c.poll(float("inf")), "timeout_ms must be a whole number of milliseconds, not inf"),
     "no rows": (lambda c, p: c.poll_arrow(500, max_records=0), "max_records must be at least 1, not 0"),
     "no columns": (lambda c, p: c.poll_arrow(500, columns=[]), "columns is empty"),
     "one column": (lambda c, p: c.poll_arrow(500, columns="value"), "a list of names, not the one name 'value'"),
@@ -72,7 +72,7 @@ def test_an_invalid_argument_is_named_in_the_error(consumer: Consumer, filled: s
 def test_an_invalid_timeout_is_refused_even_if_nothing_has_to_be_waited_for(consumer: Consumer) -> None:
     first = consumer.poll(60_000, max_records=1)
     for poll in (consumer.poll, consumer.poll_arrow):
-        with pytest.raises(OttlaError, match="timeout_ms must be a number"):
+        with pytest.raises(OttlaError, match="timeout_ms must be a whole number"):
             poll(None)  # type: ignore[arg-type]
     assert [record.offset for record in [*first, *consumer.poll(60_000, max_records=1)]] == [0, 1]
 

@@ -13,6 +13,7 @@ import pytest
 
 from ottla import Admin, AsyncProducer, Consumer, Producer
 from ottla.client.producer.accumulator import Accumulator
+from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 
@@ -81,14 +82,21 @@ def test_a_bad_first_record_leaves_nothing_pending(broker: Any, one_partition: s
         producer.flush(30_000)
 
 
-def test_a_bad_record_does_not_fail_its_transaction(broker: Any, one_partition: str) -> None:
+def test_a_transaction_with_a_rejected_record_cannot_be_committed(broker: Any, one_partition: str) -> None:
+    """Spec: E1. From the thread of the caller; in the simulation the same for every kind of rejection."""
     settings = {"bootstrap.servers": broker.bootstrap}
     with Producer(settings, transactional_id=one_partition) as producer:
         producer.init_transactions()
+        for send in (producer.send, producer.send_and_wait, producer.try_send):
+            producer.begin_transaction()
+            producer.send(one_partition, b"lost")
+            with pytest.raises(TypeError):
+                send(one_partition, b"b", timestamp=1.5)  # type: ignore[operator]
+            with pytest.raises(TransactionAbortable, match="rejected a record of the transaction"):
+                producer.commit_transaction()
+            producer.abort_transaction()
         with producer.transaction():
             producer.send(one_partition, b"a")
-            with pytest.raises(TypeError):
-                producer.send(one_partition, b"b", timestamp=1.5)  # type: ignore[arg-type]
     with Consumer(settings, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         consumer.assign([(one_partition, 0)])
         assert [record.value for record in consumer.poll(30_000)] == [b"a"]

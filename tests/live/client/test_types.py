@@ -144,7 +144,7 @@ def mistakes(producer: Producer, consumer: Consumer, admin: Admin) -> None:
 
 REVEALED = (
     "-> tuple[str, int, int, int, fallback=ottla.client.core.model.RecordMetadata]",
-    "def (timeout_ms: int =, *, max_records: int | None =) -> ottla.client.core.model.Records",
+    "def (timeout_ms: int | datetime.timedelta =, *, max_records: int | None =) -> ottla.client.core.model.Records",
     "def (group_ids: typing.Sequence[str]) -> list[ottla.client.admin.group_model.GroupDescription]",
 )
 """Signatures of the generated blocking API."""

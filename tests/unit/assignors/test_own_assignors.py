@@ -8,7 +8,8 @@ import pytest
 
 from ottla.assignors import Assignment, Assignor, ClusterMetadata, PartitionAssignor, PartitionInfo, Subscription
 from ottla.assignors.broadcast import BroadcastAssignor
-from ottla.assignors.choosing import choose_assignors, left_over, run_assignor, shared_protocol
+from ottla.assignors.checking import announce, run_assignor, subscription_of
+from ottla.assignors.choosing import choose_assignors, left_over, shared_protocol
 from ottla.assignors.rack_by_user_data import RackByUserDataAssignor
 from ottla.assignors.random import RandomAssignor
 from ottla.errors import ConfigError, OttlaError
@@ -147,12 +148,80 @@ class Raw(Assignor):
         (None, "assignor raw returned NoneType"),
         ({"a": Assignment([])}, "assignor raw left out b"),
         ({"a": [A0], "b": Assignment([])}, "assignor raw returned list for a"),
-        ({"a": Assignment([A0]), "b": Assignment([A1, A0])}, "assigned t0-0 to both a and b"),
+        ({"a": Assignment([A0]), "b": Assignment([A1, A0])}, "assignor raw assigned t0-0 to both a and b"),
+        ({"a": Assignment([A0, A0]), "b": Assignment([])}, "assignor raw assigned t0-0 twice to a"),
+        ({"a": Assignment([]), "b": Assignment([]), "x": Assignment([])}, "raw .*'x', which is not a member"),
+        ({"a": Assignment(None), "b": Assignment([])}, "assignor raw returned None for a, not a list"),  # type: ignore[arg-type]
+        ({"a": Assignment("t0"), "b": Assignment([])}, "assignor raw returned 't0' for a, not a list"),  # type: ignore[arg-type]
+        ({"a": Assignment(["t0"]), "b": Assignment([])}, "assignor raw assigned 't0' to a, which is not a partition"),  # type: ignore[list-item]
+        ({"a": Assignment([("t0", "0")]), "b": Assignment([])}, r"raw assigned \('t0', '0'\) to a, .* not a partition"),  # type: ignore[list-item]
+        ({"a": Assignment([TopicPartition("t0", 3)]), "b": Assignment([])}, "t0-3 to a, but t0 has 3 partitions"),
+        ({"a": Assignment([TopicPartition("t0", -1)]), "b": Assignment([])}, "t0--1 to a, but t0 has 3 partitions"),
+        ({"a": Assignment([]), "b": Assignment([TopicPartition("t1", 0)])}, "t1-0 to b, .* not subscribed to t1"),
+        ({"a": Assignment([TopicPartition("x", 0)]), "b": Assignment([])}, "x-0 to a, .* not subscribed to x"),
+        ({"a": Assignment([], "text"), "b": Assignment([])}, "assignor raw: the user data for a is str, not bytes"),  # type: ignore[arg-type]
     ],
 )
 def test_an_assignor_with_an_invalid_result_is_an_error_with_its_name(answer: Any, message: str) -> None:
+    """Spec: A6."""
     with pytest.raises(OttlaError, match=message):
         run_assignor(Raw(answer), CLUSTER, BOTH)
+
+
+def test_a_partition_of_a_topic_that_does_not_exist_cannot_be_assigned() -> None:
+    """Spec: A6."""
+    raw = Raw({"a": Assignment([TopicPartition("new", 0)])})
+    with pytest.raises(OttlaError, match="assignor raw assigned new-0 to a, but the topic does not exist"):
+        run_assignor(raw, CLUSTER, {"a": Subscription(["new"])})
+
+
+def test_plain_pairs_are_partitions_too() -> None:
+    """Spec: A6."""
+    shares = run_assignor(Raw({"a": Assignment([("t0", 0)]), "b": Assignment([A1])}), CLUSTER, BOTH)  # type: ignore[list-item]
+    assert shares["a"].partitions[0].topic == "t0"
+
+
+def test_on_assignment_may_be_written_with_or_without_the_generation() -> None:
+    """Spec: A6."""
+
+    class Documented(Raw):
+        def on_assignment(self, assignment: Assignment) -> None:  # type: ignore[override]
+            self.answer = assignment.partitions
+
+    class Full(Raw):
+        def on_assignment(self, assignment: Assignment, generation: int = -1) -> None:
+            self.answer = generation
+
+    class Broken(Raw):
+        def on_assignment(self, assignment: Assignment) -> None:  # type: ignore[override]
+            raise KeyError("rack")
+
+    documented, full = Documented(None), Full(None)
+    announce(documented, Assignment([A0]), 7)
+    announce(full, Assignment([A0]), 7)
+    assert (documented.answer, full.answer) == ([A0], 7)
+    with pytest.raises(OttlaError, match=r"on_assignment\(\) of assignor raw failed: KeyError: 'rack'"):
+        announce(Broken(None), Assignment([A0]), 7)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "returned NoneType, not a Subscription"),
+        (Subscription("t0"), "returned 't0' as topics"),  # type: ignore[arg-type]
+        (Subscription(["t0"], "text"), "the user data is str, not bytes"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_invalid_subscription_is_an_error_with_the_assignors_name(returned: Any, message: str) -> None:
+    """Spec: A6."""
+
+    class Sender(Raw):
+        def subscription(self, topics: list[str]) -> Subscription:
+            answer: Subscription = self.answer
+            return answer
+
+    with pytest.raises(OttlaError, match=r"subscription\(\) of assignor raw.*" + message):
+        subscription_of(Sender(returned), ["t0"])
 
 
 def test_unassigned_partitions_are_found() -> None:

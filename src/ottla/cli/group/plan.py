@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.assignors import BUILT_IN, Assignment, ClusterMetadata, PartitionInfo, Subscription
-from ottla.assignors.choosing import choose_assignors, left_over, run_assignor
+from ottla.assignors.checking import run_assignor
+from ottla.assignors.choosing import choose_assignors, left_over
 from ottla.cli.group.text import GroupId, find_group, member_names, partitions_text
 from ottla.cli.output import CommandError, console, plural, print_facts, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin

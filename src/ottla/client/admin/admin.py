@@ -23,7 +23,7 @@ from ottla.client.admin.transaction_model import (
     TransactionDescription,
     TransactionListing,
 )
-from ottla.client.core.arguments import ByPartition, PartitionLike, by_partition
+from ottla.client.core.arguments import ByPartition, PartitionLike, Timeout, by_partition
 from ottla.client.core.model import (
     ApiVersionRange,
     ClusterDescription,
@@ -392,7 +392,7 @@ class AsyncAdmin:
         *,
         offsets: Mapping[Any, Any] | None = None,
         group: Any = None,
-        timeout_ms: int | None = None,
+        timeout_ms: Timeout | None = None,
     ) -> None:
         """Commits what `producer.prepare_transaction()` left open. Without offsets, it is safe to repeat.
 
@@ -408,6 +408,6 @@ class AsyncAdmin:
             self._network, prepared, commit=True, offsets=offsets, group=group, timeout_ms=timeout_ms
         )
 
-    async def abort_prepared(self, prepared: PreparedTransaction, *, timeout_ms: int | None = None) -> None:
+    async def abort_prepared(self, prepared: PreparedTransaction, *, timeout_ms: Timeout | None = None) -> None:
         """Aborts what `producer.prepare_transaction()` left open. It is safe to repeat."""
         await prepared_calls.complete_prepared(self._network, prepared, commit=False, timeout_ms=timeout_ms)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.client.admin.transaction_model import PreparedTransaction
+from ottla.client.core.arguments import Timeout, as_timeout_ms
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.transactions.requests import group_metadata, offsets_to_commit
@@ -18,16 +19,16 @@ async def complete_prepared(
     commit: bool,
     offsets: Mapping[Any, Any] | None = None,
     group: Any = None,
-    timeout_ms: int | None = None,
+    timeout_ms: Timeout | None = None,
 ) -> None:
     """Commits or aborts what `producer.prepare_transaction()` left open."""
     if offsets and not group:
         raise OttlaError("offsets are committed for a group", "Pass group= as well.")
     wanted = offsets_to_commit(offsets or {})
     network.start()
-    timeout_ms = network.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-    deadline = network.now() + timeout_ms
-    await network.until_connected(timeout_ms)
+    wait_ms = network.config.default_api_timeout_ms if timeout_ms is None else as_timeout_ms(timeout_ms)
+    deadline = network.now() + wait_ms
+    await network.until_connected(wait_ms)
     manager = TransactionManager(
         ProducerConfig(transactional_id=prepared.transactional_id),
         network.view,
@@ -52,5 +53,5 @@ async def complete_prepared(
             raise step.error
     if not done:
         word = "committed" if commit else "aborted"
-        detail = f"the transaction of {prepared.transactional_id} was not {word} within {timeout_ms} ms"
+        detail = f"the transaction of {prepared.transactional_id} was not {word} within {wait_ms} ms"
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{detail}{network.blame()}")

@@ -18,7 +18,7 @@ from ottla.client.admin.transaction_model import (
     TransactionListing,
 )
 from ottla.client.blocking.loop import Calls
-from ottla.client.core.arguments import ByPartition, PartitionLike
+from ottla.client.core.arguments import ByPartition, PartitionLike, Timeout
 from ottla.client.core.model import (
     ApiVersionRange,
     ClusterDescription,
@@ -367,7 +367,7 @@ class Admin:
         *,
         offsets: Mapping[Any, Any] | None = None,
         group: Any = None,
-        timeout_ms: int | None = None,
+        timeout_ms: Timeout | None = None,
     ) -> None:
         """Commits what `producer.prepare_transaction()` left open. Without offsets, it is safe to repeat.
 
@@ -381,6 +381,6 @@ class Admin:
         """
         return self._call(self._async.commit_prepared(prepared, offsets=offsets, group=group, timeout_ms=timeout_ms))
 
-    def abort_prepared(self, prepared: PreparedTransaction, *, timeout_ms: int | None = None) -> None:
+    def abort_prepared(self, prepared: PreparedTransaction, *, timeout_ms: Timeout | None = None) -> None:
         """Aborts what `producer.prepare_transaction()` left open. It is safe to repeat."""
         return self._call(self._async.abort_prepared(prepared, timeout_ms=timeout_ms))

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.client.consumer.arrow import iteration_wait_ms
 from ottla.client.consumer.deserializing import DeserializedRecord
-from ottla.client.core.arguments import ByPartition, OffsetLike, as_headers, check_listener, check_timeout
+from ottla.client.core.arguments import (
+    ByPartition,
+    OffsetLike,
+    Timeout,
+    as_headers,
+    as_poll_timeout_ms,
+    check_listener,
+)
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike, RecordMetadata, Records
 from ottla.client.producer.arrow_send import ArrowDelivery
 from ottla.client.producer.speedups import Delivery
@@ -45,14 +52,14 @@ def producer_send_slowly(
     # send() itself is inherited from BlockingSender, which is compiled. It comes here for records with headers or a
     # timestamp, and if the topic is not known or the buffer is full. Only the last two need the loop.
     producer._calls.check_process()
-    headers = as_headers(headers)  # once: they may come from an iterator
-    if not producer._async._is_beyond(topic, partition):
-        delivery = producer._async._append(topic, value, key, partition, timestamp, headers)
-        if delivery is not None:
-            return delivery
-    return producer._call(
-        producer._async.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
-    )
+    inner = producer._async
+    with inner._transactional.rejections:
+        made_headers = as_headers(headers)  # once: they may come from an iterator
+        if not inner._is_beyond(topic, partition):
+            delivery = inner._append(topic, value, key, partition, timestamp, made_headers)
+            if delivery is not None:
+                return delivery
+        return producer._call(inner._send_later(topic, value, key, partition, timestamp, made_headers))
 
 
 def producer_try_send(
@@ -86,18 +93,19 @@ def producer_send_arrow(producer: "Producer", table: Any, topic: str | None) -> 
     producer._calls.check_process()
     inner = producer._async
     inner._raise_if_over()
-    sending = inner._sending(table, topic)
-    producer._call(inner._until_topics(sending))
-    sending.plan()
-    # Batches are built in the caller's thread, while the loop sends those before.
-    for batch in sending.batches():
-        inner._raise_if_over()
-        try:
-            while not inner._accumulator.add_batch(batch):
-                producer._call(inner._until_room_again())
-        except KafkaError as error:
-            raise sending.explain(error) from None
-    return sending.delivery
+    with inner._transactional.rejections:
+        sending = inner._sending(table, topic)
+        producer._call(inner._until_topics(sending))
+        sending.plan()
+        # Batches are built in the caller's thread, while the loop sends those before.
+        for batch in sending.batches():
+            inner._raise_if_over()
+            try:
+                while not inner._accumulator.add_batch(batch):
+                    producer._call(inner._until_room_again())
+            except KafkaError as error:
+                raise sending.explain(error) from None
+        return sending.delivery
 
 
 def producer_continue_as(producer: "Producer", transactional_id: str) -> None:
@@ -148,30 +156,26 @@ def consumer_wakeup(consumer: "Consumer") -> None:
     return consumer._calls.run_from_any_thread(consumer._async.wakeup())
 
 
-def consumer_poll(consumer: "Consumer", timeout_ms: int, *, max_records: int | None) -> Records:
-    if type(timeout_ms) is not int:
-        check_timeout(timeout_ms)  # even if there is nothing to wait for
+def consumer_poll(consumer: "Consumer", timeout_ms: Timeout, *, max_records: int | None) -> Records:
+    wait_ms = as_poll_timeout_ms(timeout_ms)  # checked even if there is nothing to wait for
     reader = consumer._async._reader
-    return _poll(
-        consumer, lambda: reader.take_records(max_records), lambda: reader.poll_records(timeout_ms, max_records)
-    )
+    return _poll(consumer, lambda: reader.take_records(max_records), lambda: reader.poll_records(wait_ms, max_records))
 
 
 def consumer_poll_arrow(
     consumer: "Consumer",
-    timeout_ms: int,
+    timeout_ms: Timeout,
     *,
     max_records: int | None,
     timestamp_unit: str,
     columns: Sequence[str] | None,
 ) -> "pa.RecordBatch":
-    if type(timeout_ms) is not int:
-        check_timeout(timeout_ms)
+    wait_ms = as_poll_timeout_ms(timeout_ms)
     inner = consumer._async
     return _poll(
         consumer,
         inner._arrow_taker(max_records, timestamp_unit, columns),
-        lambda: inner.poll_arrow(timeout_ms, max_records=max_records, timestamp_unit=timestamp_unit, columns=columns),
+        lambda: inner.poll_arrow(wait_ms, max_records=max_records, timestamp_unit=timestamp_unit, columns=columns),
     )
 
 
@@ -193,7 +197,7 @@ def _poll(consumer: "Consumer", take: Callable[[], T | None], poll: Callable[[],
 def consumer_iter_arrow(
     consumer: "Consumer",
     *,
-    timeout_ms: int | None,
+    timeout_ms: Timeout | None,
     until_end: bool,
     max_records: int | None,
     timestamp_unit: str,
@@ -221,7 +225,7 @@ def consumer_iter(consumer: "Consumer") -> Iterator[ConsumerRecord]:
 
 
 def deserializing_consumer_poll(
-    consumer: "DeserializingConsumer[K, V]", timeout_ms: int, *, max_records: int | None
+    consumer: "DeserializingConsumer[K, V]", timeout_ms: Timeout, *, max_records: int | None
 ) -> list[DeserializedRecord[K, V]]:
     states = consumer._async._positions.states
     consumer._deserializers.raise_failure(states)

@@ -11,7 +11,7 @@ from ottla.client.blocking import by_hand
 from ottla.client.blocking.loop import OneThreadCalls
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.deserializing import DeserializedRecord, Deserializers
-from ottla.client.core.arguments import ByPartition, OffsetLike, PartitionLike
+from ottla.client.core.arguments import ByPartition, OffsetLike, PartitionLike, Timeout
 from ottla.client.core.model import CommittedOffset, ConsumerRecord, OffsetAndTimestamp, Records, TopicDescription
 from ottla.client.group.consumer_coordinator import CommitCallback
 from ottla.client.transactions.requests import GroupMetadata
@@ -47,7 +47,7 @@ class Consumer:
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         return self._call(self._async.__aexit__(failure, *_))
 
-    def close(self, timeout_ms: int | None = None) -> None:
+    def close(self, timeout_ms: Timeout | None = None) -> None:
         """Commits (if enable.auto.commit is on), leaves the group and closes the connections."""
         return self._call(self._async.close(timeout_ms))
 
@@ -85,7 +85,7 @@ class Consumer:
         """The partitions being read."""
         return self._call(self._async.assignment())
 
-    def partitions_for(self, topic: str, timeout_ms: int | None = None) -> TopicDescription:
+    def partitions_for(self, topic: str, timeout_ms: Timeout | None = None) -> TopicDescription:
         """A topic and its partitions. Raises UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         return self._call(self._async.partitions_for(topic, timeout_ms))
 
@@ -119,7 +119,7 @@ class Consumer:
         """Continues with the next record that is written to these partitions, or to all."""
         return self._call(self._async.seek_to_end(partitions))
 
-    def position(self, partition: PartitionLike, timeout_ms: int | None = None) -> int:
+    def position(self, partition: PartitionLike, timeout_ms: Timeout | None = None) -> int:
         """The offset of the next record that poll() will return. Looks it up if it is not known yet."""
         return self._call(self._async.position(partition, timeout_ms))
 
@@ -155,16 +155,17 @@ class Consumer:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:
+    def poll(self, timeout_ms: Timeout = 0, *, max_records: int | None = None) -> Records:
         """The next records: at once if some were fetched already, else as soon as some arrive.
 
-        Empty if none arrive within `timeout_ms`. Rebalances happen during poll(), and it calls the listener.
+        Empty if none arrive within `timeout_ms`, a whole number of milliseconds or a timedelta. Rebalances happen
+        during poll(), and it calls the listener.
         """
         return by_hand.consumer_poll(self, timeout_ms, max_records=max_records)
 
     def poll_arrow(
         self,
-        timeout_ms: int = 0,
+        timeout_ms: Timeout = 0,
         *,
         max_records: int | None = None,
         timestamp_unit: str = "ms",
@@ -182,7 +183,7 @@ class Consumer:
     def iter_arrow(
         self,
         *,
-        timeout_ms: int | None = None,
+        timeout_ms: Timeout | None = None,
         until_end: bool = False,
         max_records: int | None = None,
         timestamp_unit: str = "ms",
@@ -215,7 +216,7 @@ class Consumer:
 
     # --- the group ----------------------------------------------------------------------------------------
 
-    def commit(self, offsets: ByPartition[OffsetLike] | None = None, timeout_ms: int | None = None) -> None:
+    def commit(self, offsets: ByPartition[OffsetLike] | None = None, timeout_ms: Timeout | None = None) -> None:
         """Commits the offsets of all records returned so far, or `offsets`, and waits until they are stored.
 
         An offset is that of the next record to read: the last one processed, plus one. The leader epoch of the last
@@ -235,7 +236,7 @@ class Consumer:
         return by_hand.consumer_commit_async(self, offsets, callback)
 
     def committed(
-        self, partitions: Iterable[PartitionLike], timeout_ms: int | None = None
+        self, partitions: Iterable[PartitionLike], timeout_ms: Timeout | None = None
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offset of each of these partitions; None if it has none."""
         return self._call(self._async.committed(partitions, timeout_ms))
@@ -301,7 +302,7 @@ class DeserializingConsumer(Consumer, Generic[K, V]):
         super().__init__(settings, **keywords)
 
     def poll(  # type: ignore[override]
-        self, timeout_ms: int = 0, *, max_records: int | None = None
+        self, timeout_ms: Timeout = 0, *, max_records: int | None = None
     ) -> list[DeserializedRecord[K, V]]:
         """As Consumer.poll(), but returns a list of deserialized records."""
         return by_hand.deserializing_consumer_poll(self, timeout_ms, max_records=max_records)

@@ -10,6 +10,7 @@ from typing import Any, Self
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.blocking import by_hand
 from ottla.client.blocking.loop import Calls
+from ottla.client.core.arguments import Timeout
 from ottla.client.core.model import Bytes, HeadersLike, RecordMetadata, TopicDescription
 from ottla.client.producer.arrow_send import ArrowDelivery
 from ottla.client.producer.partitioner import Partitioner
@@ -91,7 +92,7 @@ class Producer(BlockingSender):
     # --- transactions -------------------------------------------------------------------------------------
 
     def init_transactions(
-        self, *, keep_prepared: bool = False, timeout_ms: int | None = None
+        self, *, keep_prepared: bool = False, timeout_ms: Timeout | None = None
     ) -> PreparedTransaction | None:
         """Registers the transactional id. Fences older producers with the same id and aborts their transactions.
 
@@ -105,7 +106,7 @@ class Producer(BlockingSender):
         return self._call(self._async.begin_transaction())
 
     def send_offsets_to_transaction(
-        self, offsets: Offsets, group: str | GroupMetadata | Any, *, timeout_ms: int | None = None
+        self, offsets: Offsets, group: str | GroupMetadata | Any, *, timeout_ms: Timeout | None = None
     ) -> None:
         """Commits a group's offsets as part of the transaction.
 
@@ -114,15 +115,15 @@ class Producer(BlockingSender):
         """
         return self._call(self._async.send_offsets_to_transaction(offsets, group, timeout_ms=timeout_ms))
 
-    def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+    def commit_transaction(self, *, timeout_ms: Timeout | None = None) -> None:
         """Flushes the buffered records, then commits. If it raises REQUEST_TIMED_OUT, call it again."""
         return self._call(self._async.commit_transaction(timeout_ms=timeout_ms))
 
-    def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+    def abort_transaction(self, *, timeout_ms: Timeout | None = None) -> None:
         """Drops the buffered records and aborts. read_committed consumers never see the records already sent."""
         return self._call(self._async.abort_transaction(timeout_ms=timeout_ms))
 
-    def prepare_transaction(self, *, timeout_ms: int | None = None) -> PreparedTransaction:
+    def prepare_transaction(self, *, timeout_ms: Timeout | None = None) -> PreparedTransaction:
         """Flushes everything and leaves the transaction open (KIP-939). close() does not end it.
 
         `admin.commit_prepared()` or `admin.abort_prepared()` completes it, in this process or another.
@@ -146,7 +147,7 @@ class Producer(BlockingSender):
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    def flush(self, timeout_ms: int | None = None) -> None:
+    def flush(self, timeout_ms: Timeout | None = None) -> None:
         """Waits until all records sent so far are stored or have failed. Their Deliveries tell which."""
         return self._call(self._async.flush(timeout_ms))
 
@@ -154,6 +155,6 @@ class Producer(BlockingSender):
         """A topic and its partitions. Waits up to `max.block.ms` for the metadata."""
         return self._call(self._async.partitions_for(topic))
 
-    def close(self, timeout_ms: int | None = None) -> None:
+    def close(self, timeout_ms: Timeout | None = None) -> None:
         """Sends the buffered records (for at most `timeout_ms`; 0 drops them) and closes the connections."""
         return self._call(self._async.close(timeout_ms))

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.client.consumer.completed_fetch import CompletedFetch
+from ottla.client.core.arguments import Timeout, as_poll_timeout_ms
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import INT64_MAX, TopicPartition
 
@@ -49,13 +50,13 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def iteration_wait_ms(timeout_ms: int | None, until_end: bool) -> int:
+def iteration_wait_ms(timeout_ms: Timeout | None, until_end: bool) -> int:
     """How long `iter_arrow` waits in one poll. With `until_end` it has to check for the end regularly."""
     if until_end and timeout_ms is not None:
         raise OttlaError("until_end and timeout_ms cannot be combined", "Pass only one of them.")
     if until_end:
         return END_CHECK_MS
-    return 60_000 if timeout_ms is None else timeout_ms
+    return 60_000 if timeout_ms is None else as_poll_timeout_ms(timeout_ms)
 
 
 def take_arrow(

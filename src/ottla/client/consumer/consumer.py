@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from ottla.client.consumer.arrow import arrow_module, iteration_wait_ms, take_arrow
@@ -11,13 +11,16 @@ from ottla.client.consumer.iteration_buffer import IterationBuffer
 from ottla.client.consumer.positions import PartitionState, Positions
 from ottla.client.consumer.record_reader import RecordReader, WakeupError
 from ottla.client.consumer.subscription import Subscription
+from ottla.client.core import unclosed
 from ottla.client.core.arguments import (
     ByPartition,
     OffsetLike,
     PartitionLike,
+    Timeout,
     as_offset,
     as_partition,
     as_partitions,
+    as_timeout_ms,
     as_times,
     check_columns,
     check_max_records,
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncConsumer", "PartitionLike", "WakeupError"]
 
 CLOSE_TIMEOUT_MS = 30_000
+LATE_CLOSE_MS = 3_000
+"""How long a consumer that was not closed may take to leave its group."""
 
 
 class AsyncConsumer:
@@ -92,6 +97,7 @@ class AsyncConsumer:
             )
         self._unfinished: list[Callable[[], bool]] = []
         """Each returns whether something on our connections is done; close() waits for it."""
+        unclosed.register(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,9 +106,9 @@ class AsyncConsumer:
         # After an error, not every record that was returned has been processed: commit nothing.
         await self._close(CLOSE_TIMEOUT_MS, commits=failure is None)
 
-    async def close(self, timeout_ms: int | None = None) -> None:
+    async def close(self, timeout_ms: Timeout | None = None) -> None:
         """Commits (if enable.auto.commit is on), leaves the group and closes the connections."""
-        await self._close(CLOSE_TIMEOUT_MS if timeout_ms is None else timeout_ms, commits=True)
+        await self._close(CLOSE_TIMEOUT_MS if timeout_ms is None else as_timeout_ms(timeout_ms), commits=True)
 
     async def _close(self, timeout_ms: int, *, commits: bool) -> None:
         try:
@@ -171,16 +177,16 @@ class AsyncConsumer:
         """The partitions being read."""
         return set(self._positions.states)
 
-    async def partitions_for(self, topic: str, timeout_ms: int | None = None) -> TopicDescription:
+    async def partitions_for(self, topic: str, timeout_ms: Timeout | None = None) -> TopicDescription:
         """A topic and its partitions. Raises UNKNOWN_TOPIC_OR_PARTITION if it does not exist."""
         network, view = self._network, self._network.view
         network.start()
-        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
-        await network.until_connected(timeout_ms)
+        wait_ms = self._api_timeout_ms(timeout_ms)
+        await network.until_connected(wait_ms)
         view.want(topic, network.now())
         network.wake()
-        if not await network.until(lambda: topic in view.topics or topic in view.topic_errors, timeout_ms):
-            raise network.out_of_time(timeout_ms, f"asking for topic {topic}")
+        if not await network.until(lambda: topic in view.topics or topic in view.topic_errors, wait_ms):
+            raise network.out_of_time(wait_ms, f"asking for topic {topic}")
         if topic not in view.topics:
             raise KafkaError(view.topic_errors[topic], f"topic {topic}")
         return view.topics[topic]
@@ -228,19 +234,17 @@ class AsyncConsumer:
         """Continues with the next record that is written to these partitions, or to all."""
         self._reset(partitions, LATEST)
 
-    async def position(self, partition: PartitionLike, timeout_ms: int | None = None) -> int:
+    async def position(self, partition: PartitionLike, timeout_ms: Timeout | None = None) -> int:
         """The offset of the next record that poll() will return. Looks it up if it is not known yet."""
-        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        wait_ms = self._api_timeout_ms(timeout_ms)
         state = self._state(partition)
         self._positions.raise_if_without_offset()
-        known = await self._network.until(
-            lambda: state.position is not None or bool(self._positions.errors), timeout_ms
-        )
+        known = await self._network.until(lambda: state.position is not None or bool(self._positions.errors), wait_ms)
         self._reader.raise_errors()
         if not known or state.position is None:
             missing = why_missing(self._network.view, as_partition(partition))
             doing = f"looking up the position of {as_partition(partition)}"
-            raise missing or self._network.out_of_time(timeout_ms, doing)
+            raise missing or self._network.out_of_time(wait_ms, doing)
         return self._reader.consumed().get(as_partition(partition), state.position)
 
     async def lag(self, partition: PartitionLike) -> int | None:
@@ -280,16 +284,17 @@ class AsyncConsumer:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: int = 0, *, max_records: int | None = None) -> Records:
+    async def poll(self, timeout_ms: Timeout = 0, *, max_records: int | None = None) -> Records:
         """The next records: at once if some were fetched already, else as soon as some arrive.
 
-        Empty if none arrive within `timeout_ms`. Rebalances happen during poll(), and it calls the listener.
+        Empty if none arrive within `timeout_ms`, a whole number of milliseconds or a timedelta. Rebalances happen
+        during poll(), and it calls the listener.
         """
         return await self._reader.poll_records(timeout_ms, max_records)
 
     async def poll_arrow(
         self,
-        timeout_ms: int = 0,
+        timeout_ms: Timeout = 0,
         *,
         max_records: int | None = None,
         timestamp_unit: str = "ms",
@@ -318,7 +323,7 @@ class AsyncConsumer:
     async def iter_arrow(
         self,
         *,
-        timeout_ms: int | None = None,
+        timeout_ms: Timeout | None = None,
         until_end: bool = False,
         max_records: int | None = None,
         timestamp_unit: str = "ms",
@@ -353,7 +358,7 @@ class AsyncConsumer:
 
     # --- the group ----------------------------------------------------------------------------------------
 
-    async def commit(self, offsets: ByPartition[OffsetLike] | None = None, timeout_ms: int | None = None) -> None:
+    async def commit(self, offsets: ByPartition[OffsetLike] | None = None, timeout_ms: Timeout | None = None) -> None:
         """Commits the offsets of all records returned so far, or `offsets`, and waits until they are stored.
 
         An offset is that of the next record to read: the last one processed, plus one. The leader epoch of the last
@@ -362,9 +367,9 @@ class AsyncConsumer:
         >>> await consumer.commit({("orders", 0): 42})
         """
         group = group_calls.require_group(self._group)
-        timeout_ms = self.config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        wait_ms = self._api_timeout_ms(timeout_ms)
         try:
-            await group.commit(group_calls.offsets_to_commit(group, offsets), timeout_ms)
+            await group.commit(group_calls.offsets_to_commit(group, offsets), wait_ms)
         finally:
             await group.run_callbacks()
 
@@ -377,11 +382,11 @@ class AsyncConsumer:
         group.commit_later(group_calls.offsets_to_commit(group, offsets), callback)
 
     async def committed(
-        self, partitions: Iterable[PartitionLike], timeout_ms: int | None = None
+        self, partitions: Iterable[PartitionLike], timeout_ms: Timeout | None = None
     ) -> dict[TopicPartition, CommittedOffset | None]:
         """The group's committed offset of each of these partitions; None if it has none."""
         group_calls.require_group(self._group)
-        return await group_calls.committed(self._network, self.config, partitions, timeout_ms)
+        return await group_calls.committed(self._network, self.config, partitions, self._api_timeout_ms(timeout_ms))
 
     async def group_metadata(self) -> GroupMetadata:
         """This consumer's identity in its group, for producer.send_offsets_to_transaction()."""
@@ -392,7 +397,30 @@ class AsyncConsumer:
         group_calls.require_group(self._group).membership.request_rejoin(reason)
         self._network.wake()
 
+    # --- if it is not closed ------------------------------------------------------------------------------
+
+    def __del__(self) -> None:
+        unclosed.dropped(self)
+
+    def _open_network(self) -> Network | None:
+        return self._network if self._network.is_abandoned else None
+
+    def _unclosed_name(self) -> str:
+        group = f" of group {self.config.group_id}" if self.config.group_id is not None else ""
+        return f"consumer {self.config.client_id}{group}"
+
+    def _unclosed_work(self) -> str:
+        return ""
+
+    def _close_late(self) -> Coroutine[Any, Any, None]:
+        """Leaves the group, so that other members get the partitions at once. Commits nothing: what was returned may
+        not have been processed."""
+        return self._close(LATE_CLOSE_MS, commits=False)
+
     # --- helpers ------------------------------------------------------------------------------------------
+
+    def _api_timeout_ms(self, timeout_ms: Timeout | None) -> int:
+        return self.config.default_api_timeout_ms if timeout_ms is None else as_timeout_ms(timeout_ms)
 
     def _state(self, partition: PartitionLike) -> PartitionState:
         return self._positions.state(as_partition(partition))

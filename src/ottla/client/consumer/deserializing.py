@@ -5,6 +5,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.positions import PartitionState
+from ottla.client.core.arguments import Timeout
 from ottla.client.core.model import ConsumerRecord, Headers, Records
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
@@ -148,7 +149,7 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         super().__init__(settings, **keywords)
 
     async def poll(  # type: ignore[override]
-        self, timeout_ms: int = 0, *, max_records: int | None = None
+        self, timeout_ms: Timeout = 0, *, max_records: int | None = None
     ) -> list[DeserializedRecord[K, V]]:
         """As AsyncConsumer.poll(), but returns a list of deserialized records."""
         self._deserializers.raise_failure(self._positions.states)

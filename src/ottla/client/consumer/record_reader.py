@@ -11,7 +11,7 @@ from ottla.client.consumer.fetcher import Fetcher
 from ottla.client.consumer.iteration_buffer import IterationBuffer
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.subscription import Kind, Subscription
-from ottla.client.core.arguments import check_max_records, check_timeout
+from ottla.client.core.arguments import Timeout, as_poll_timeout_ms, check_max_records
 from ottla.client.core.model import Records
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
@@ -58,7 +58,7 @@ class RecordReader:
 
     # --- polling ------------------------------------------------------------------------------------------
 
-    async def poll_records(self, timeout_ms: int, max_records: int | None) -> Records:
+    async def poll_records(self, timeout_ms: Timeout, max_records: int | None) -> Records:
         most = self._most_records(max_records)
         taken = await self.poll(
             timeout_ms, lambda: Records(self.buffer.take(most)), lambda: Records(self._fetcher.take(most))
@@ -66,10 +66,10 @@ class RecordReader:
         return taken or Records({})
 
     async def poll(
-        self, timeout_ms: int, take_buffered: Callable[[], T | None], take: Callable[[], T | None]
+        self, timeout_ms: Timeout, take_buffered: Callable[[], T | None], take: Callable[[], T | None]
     ) -> T | None:
         """What `take` returns, as soon as it returns something; None after `timeout_ms`."""
-        check_timeout(timeout_ms)
+        wait_ms = as_poll_timeout_ms(timeout_ms)
         self._network.start()
         if self._is_polling:
             raise OttlaError("poll() is already running", "Use one consumer per task.")
@@ -77,7 +77,7 @@ class RecordReader:
         if self.group is not None:
             self.group.membership.enter_poll(self._network.now())
         try:
-            return await self._wait_for(timeout_ms, take_buffered, take)
+            return await self._wait_for(wait_ms, take_buffered, take)
         finally:
             self._is_polling = False
             if self.group is not None:
@@ -99,6 +99,8 @@ class RecordReader:
             self.group.auto_commit_if_due(self._network.now())
         is_late = False
         while True:
+            if self.group is not None and self.group.membership.errors:
+                await self.group.explain_errors()
             self.raise_errors()
             if self.group is not None:
                 await self.group.take_part()

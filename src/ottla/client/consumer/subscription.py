@@ -117,6 +117,7 @@ class TopicWatch:
         self._in_flight = False
         self._due_at = 0
         self._failures = 0
+        self._matched_at: int | None = None
 
     def watch(self, pattern: re.Pattern[str] | None) -> None:
         """Sets the pattern to match; None stops."""
@@ -124,6 +125,21 @@ class TopicWatch:
         self._watch_id += 1
         self._in_flight = False
         self._due_at = self._failures = 0
+        self._matched_at = None
+
+    def is_fresh(self, now: int) -> bool:
+        """Whether the pattern was matched just now. If not, requests the topics again.
+
+        A member asks before it joins. If the members joined with the topics of their last regular refresh, a new topic
+        would cause a rebalance for each of them: they refresh at different times. After a failed request a member
+        joins with what it has.
+        """
+        if self.pattern is None or self._failures:
+            return True
+        if self._matched_at is not None and now <= self._matched_at + self._backoff.initial_ms:
+            return True
+        self._due_at = 0
+        return False
 
     def poll(self, now: int) -> Poll:
         if self.pattern is None or self._in_flight:
@@ -163,6 +179,7 @@ class TopicWatch:
     def _take(self, response: Any, now: int) -> None:
         assert self.pattern is not None
         self._failures = 0
+        self._matched_at = now
         self._due_at = now + self._max_age_ms
         matching = [
             topic.name

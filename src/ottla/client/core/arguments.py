@@ -3,21 +3,26 @@
 A record is checked before it joins a batch, so that a bad record fails alone and not with the rest of its batch.
 """
 
+import functools
+import logging
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ottla.checks import require_number
+from ottla.checks import require_number, whole_number
 from ottla.client.core.model import Bytes, CommittedOffset, Headers, HeadersLike, NewTopic
 from ottla.client.core.settings import ConsumerConfig, check_settings
-from ottla.errors import ArgumentError, ErrorCode, KafkaError
+from ottla.errors import ArgumentError, ConfigError, ErrorCode, KafkaError
 from ottla.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.assignors import Assignor
 
 T = TypeVar("T")
+
+log = logging.getLogger("ottla.client")
 
 PartitionLike = TopicPartition | tuple[str, int]
 ByPartition = Mapping[TopicPartition, T] | Mapping[tuple[str, int], T]
@@ -29,10 +34,57 @@ LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned", "on_parti
 # --- numbers ----------------------------------------------------------------------------------------------------
 
 
-def check_timeout(timeout_ms: Any) -> None:
-    is_number = isinstance(timeout_ms, numbers.Real) and not isinstance(timeout_ms, bool)
-    if not is_number or not math.isfinite(timeout_ms):
-        raise ArgumentError(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
+Timeout = int | timedelta
+"""How long a call may wait. Its unit is in its name, as in Kafka's settings: `timeout_ms` is a whole number of
+milliseconds. A timedelta has its own unit. A float is rejected: in other clients it is a number of seconds."""
+
+SUSPICIOUS_MS = 10
+"""A positive timeout of poll() below this is probably meant in seconds."""
+
+
+def as_timeout_ms(timeout_ms: Timeout) -> int:
+    """Milliseconds, from a whole number of them or from a timedelta.
+
+    >>> as_timeout_ms(1_000), as_timeout_ms(timedelta(seconds=1))
+    (1000, 1000)
+    """
+    if isinstance(timeout_ms, timedelta):
+        number: int | None = math.ceil(timeout_ms / timedelta(milliseconds=1))
+    else:
+        number = whole_number(timeout_ms)
+    if number is None:
+        hint = "Write 1_000 or timedelta(seconds=1) for a second."
+        if isinstance(timeout_ms, numbers.Real) and not isinstance(timeout_ms, bool) and math.isfinite(timeout_ms):
+            hint = f"For {timeout_ms} seconds write {round(timeout_ms * 1000)} or timedelta(seconds={timeout_ms})."
+        raise ArgumentError(f"timeout_ms must be a whole number of milliseconds, not {timeout_ms!r}", hint)
+    if number < 0:
+        hint = "0 does not wait. To wait until there is something, call it in a loop, or iterate over the consumer."
+        raise ArgumentError(f"timeout_ms must be at least 0, not {timeout_ms}", hint)
+    return number
+
+
+def as_poll_timeout_ms(timeout_ms: Timeout) -> int:
+    """As `as_timeout_ms`, with a warning for numbers that look like seconds. The fast path is for hot loops."""
+    if type(timeout_ms) is int and (timeout_ms >= SUSPICIOUS_MS or timeout_ms == 0):
+        return timeout_ms
+    number = as_timeout_ms(timeout_ms)
+    if 0 < number < SUSPICIOUS_MS and not isinstance(timeout_ms, timedelta):
+        _warn_of_seconds(number)
+    return number
+
+
+@functools.cache
+def _warn_of_seconds(timeout_ms: int) -> None:
+    """Once per number, because poll() is called in a loop."""
+    log.warning(
+        "consumer: poll(%d) waits %d ms; for seconds write %d or timedelta(seconds=%d). If milliseconds are meant, "
+        "timedelta(milliseconds=%d) avoids this warning",
+        timeout_ms,
+        timeout_ms,
+        timeout_ms * 1000,
+        timeout_ms,
+        timeout_ms,
+    )
 
 
 def check_max_records(max_records: Any) -> int:
@@ -158,6 +210,14 @@ def by_partition(values: ByPartition[T], name: str, example: str) -> dict[TopicP
     return {as_partition(partition): value for partition, value in pairs.items()}
 
 
+def as_positions(offsets: ByPartition[int]) -> dict[TopicPartition, int]:
+    """Offsets to store, by partition: those of the next records to read."""
+    return {
+        partition: require_number(offset, f"the offset of {partition}", at_least=0)
+        for partition, offset in by_partition(offsets, "offsets", '{("orders", 0): 42}').items()
+    }
+
+
 # --- names ------------------------------------------------------------------------------------------------------
 
 
@@ -223,4 +283,26 @@ def take_assignors(
     for where, name in ((settings, SETTING), (keywords, SETTING.replace(".", "_"))):
         if where.get(name) is not None:
             where[name] = [assignor.name for assignor in assignors]
+    for assignor in assignors:
+        if assignor.shares_partitions:
+            _turn_off_auto_commit(settings, keywords, assignor)
     return settings, keywords, assignors
+
+
+def _turn_off_auto_commit(settings: dict[str, Any], keywords: dict[str, Any], assignor: "Assignor") -> None:
+    """A group stores one offset per partition: members that read the same one would overwrite each other's."""
+    problem = f"assignor {assignor.name} may assign a partition to several members, and their commits would overwrite "
+    written = keywords.get("enable_auto_commit", settings.get("enable.auto.commit"))
+    if written is not None and str(written).strip().lower() != "false":
+        raise ConfigError(
+            f"enable.auto.commit is on, but {problem}each other",
+            "Turn it off, and keep the offsets in a StoredOffsets.",
+        )
+    if written is None:
+        log.warning(
+            "consumer: enable.auto.commit is off, because %seach other. Keep the offsets in a StoredOffsets, and set "
+            "enable.auto.commit to false",
+            problem,
+        )
+        keywords["enable_auto_commit"] = False
+        settings.pop("enable.auto.commit", None)

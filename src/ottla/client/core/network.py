@@ -1,10 +1,12 @@
 """Drives the deciders of a client: sends their requests over net/peers and passes them the responses. OWNER."""
 
 import asyncio
+import contextvars
 import logging
+import os
 import random
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ottla.client.core.cluster_view import REFRESHING, ClusterView
@@ -70,6 +72,9 @@ class Network:
         self._timer: asyncio.TimerHandle | None = None
         self._seen_version = 0
         self._closed = False
+        self._context: contextvars.Context | None = None
+        """The context of the first call. What is left to do after the client was dropped runs in it too."""
+        self._process = os.getpid()
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -78,6 +83,7 @@ class Network:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
+            self._context = contextvars.copy_context()
             self._lead_s = loop.time() - monotonic()
             self.wake()
         elif self._loop is not loop:
@@ -104,6 +110,29 @@ class Network:
             if not future.done():
                 future.set_exception(OttlaError("the client was closed while this call waited"))
         self._waiters.clear()
+
+    def running_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of this client, if it still runs."""
+        loop = self._loop
+        return loop if loop is not None and loop.is_running() and not loop.is_closed() else None
+
+    def close_later(self, close: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """Runs `close()` on the loop of this client. False if the loop has ended. Any thread."""
+        loop = self.running_loop()
+        if loop is None:
+            return False
+
+        def start() -> None:
+            _closing.add(task := loop.create_task(close(), context=self._context))
+            task.add_done_callback(_closed_late)
+
+        loop.call_soon_threadsafe(start, context=self._context)
+        return True
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether it was used and not closed, in this process."""
+        return self._loop is not None and not self._closed and self._process == os.getpid()
 
     @property
     def is_started(self) -> bool:
@@ -148,6 +177,15 @@ class Network:
                 self._loop.call_soon_threadsafe(self._wake_from_afar)
         elif self._handle is None:
             self._handle = self._loop.call_soon(self._run)
+
+    def on_loop(self, function: Callable[[], object]) -> None:
+        """Calls a function on the loop: at once in its own thread, else before any call that this thread makes next."""
+        if self._loop is None or self._closed:
+            return
+        if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - does not raise
+            function()
+        else:
+            self._loop.call_soon_threadsafe(function)
 
     def _wake_from_afar(self) -> None:
         self._is_called = False
@@ -340,6 +378,16 @@ class Network:
         if owing:
             return f": no response yet from {', '.join(map(str, owing))}"
         return f": {self.view.last_error}" if self.view.last_error is not None else ""
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""Keeps the tasks of `close_later` alive until they are done."""
+
+
+def _closed_late(task: "asyncio.Task[None]") -> None:
+    _closing.discard(task)
+    if not task.cancelled() and task.exception() is not None:
+        log.warning("closing a client that was dropped failed: %s", task.exception())
 
 
 def _give_up(future: "asyncio.Future[None]") -> None:

@@ -1,17 +1,23 @@
 """The clients' settings under Kafka's names, and how settings and keywords become a checked config. Pure."""
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from ottla.checks import port_from_text
+from ottla.client.core.foreign_settings import translate
 from ottla.config import parse, setting, settings_of, unknown_setting
 from ottla.errors import ConfigError
 from ottla.types import INT32_MAX, Endpoint
 
 C = TypeVar("C", bound="ClientConfig")
 
+log = logging.getLogger("ottla.client")
+
+IN_FLIGHT = "max.in.flight.requests.per.connection"
 IN_FLIGHT_MAX_IDEMPOTENT = 5
 """A broker remembers this many batches of a producer, so no more may be in flight."""
 
@@ -221,17 +227,17 @@ def build(config_class: type[C], settings: Mapping[str, Any] | None, keywords: M
     check_settings(settings)
     known = settings_of(config_class)
     by_attribute = {known_setting.attribute: name for name, known_setting in known.items()}
-    chosen: dict[str, str] = {}
-    for name, value in (settings or {}).items():
-        if name not in known:
-            raise _unknown(name, known)
-        chosen[name] = _text(name, value)
+    named = dict(settings or {})
     for attribute, value in keywords.items():
-        if attribute not in by_attribute:
-            raise _unknown(attribute, by_attribute)
-        name = by_attribute[attribute]
-        if name in chosen:
+        name = by_attribute.get(attribute, attribute)
+        if name in named:
             raise ConfigError(f"{name} is set twice", f"Set it in the dict or as {attribute}=, not both.")
+        named[name] = value
+    others = {name for other in _KINDS.values() for name in settings_of(other)} - known.keys()
+    chosen: dict[str, Any] = {}
+    for name, value in translate(named, known, others).items():
+        if name not in known:
+            raise _unknown(name, by_attribute if name in keywords else known)
         chosen[name] = _text(name, value)
     config = parse(config_class, {name: text for name, text in chosen.items() if text is not None})
     config.endpoints()  # raises for a malformed address now, not at the first request
@@ -260,9 +266,7 @@ def _unknown(name: str, known: Iterable[str]) -> ConfigError:
 
 
 _ELSEWHERE = {
-    r"(security|ssl|sasl)\..*": "Ottla's clients have no TLS and no SASL: they connect over plain TCP.",
-    r"(key|value)\.deserializer": "DeserializingConsumer takes key_deserializer= and value_deserializer=.",
-    r"(key|value)\.serializer": "Pass bytes or text to send(), such as json.dumps(value).",
+    r"(ssl|sasl)\..*": "Ottla's clients have no TLS and no SASL. With security.protocol=PLAINTEXT it is ignored.",
 }
 _KINDS = {"producer": ProducerConfig, "consumer": ConsumerConfig}
 
@@ -271,7 +275,7 @@ def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:
     """Raises for settings that contradict each other; adapts those that the user did not set."""
     contradictions = {
         "retries": (config.retries == 0, "Must set retries to non-zero when using the idempotent producer."),
-        "max.in.flight.requests.per.connection": (
+        IN_FLIGHT: (
             config.max_in_flight_requests_per_connection > IN_FLIGHT_MAX_IDEMPOTENT,
             "Must set max.in.flight.requests.per.connection to at most 5 to use the idempotent producer.",
         ),
@@ -287,11 +291,19 @@ def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:
         message = "Cannot set transaction.two.phase.commit.enable without also setting transactional.id."
         raise ConfigError(message, "Set transactional.id.")
     if config.enable_idempotence and clashes:
-        if "enable.idempotence" in written:
-            name, message = clashes[0]
-            raise ConfigError(message, f"Change {name}, or set enable.idempotence to false.")
-        # The user set less than idempotence needs, and did not set enable.idempotence.
+        for name, message in clashes:
+            # Kafka's rule: fewer guarantees may be requested by acks or retries alone, but more requests in flight
+            # than a broker can put into order are a mistake.
+            if "enable.idempotence" in written or name == IN_FLIGHT:
+                raise ConfigError(message, f"Change {name}, or set enable.idempotence to false.")
         config = replace(config, enable_idempotence=False)
+        why = " and ".join(f"{name}={getattr(config, name)}" for name, _ in clashes)
+        log.info(
+            "producer %s: not idempotent because of %s: retries may store a record twice. Set enable.idempotence to "
+            "false to say so, or change the setting",
+            config.client_id,
+            why,
+        )
     needed_ms = config.linger_ms + config.request_timeout_ms
     if config.delivery_timeout_ms < needed_ms:
         if "delivery.timeout.ms" in written:
@@ -391,6 +403,8 @@ def _text(name: str, value: Any) -> Any:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
+    if isinstance(value, timedelta) and name.endswith(".ms"):
+        return str(round(value / timedelta(milliseconds=1)))
     if isinstance(value, list | tuple):
         return ",".join(str(item) for item in value)
     raise ConfigError(f"Invalid value {value!r} for configuration {name}", "Pass text, a number, True or False.")

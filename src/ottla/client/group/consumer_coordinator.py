@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from ottla.assignors.base import Assignor
+from ottla.client.admin.limits import with_limits
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.subscription import Subscription, TopicWatch
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
@@ -27,6 +28,8 @@ log = logging.getLogger("ottla.client")
 
 LEAVE_TIMEOUT_MS = 5_000
 """How long to wait for the response to LeaveGroup. Without it the session times out."""
+TOPICS_TIMEOUT_MS = 1_000
+"""How long a member with a pattern waits for the list of topics before it prepares to rejoin."""
 COMMITS_TIMEOUT_MS = 5_000
 """How long a rebalance waits for asynchronous commits."""
 
@@ -56,7 +59,13 @@ class ConsumerCoordinator:
         parts: dict[str, Any] = {"backoff": network.backoff, "jitter": network.jitter}
         self.coordinator = CoordinatorFinder(config.group_id, network.view, **parts)
         self.membership = Membership(
-            config, network.view, self.coordinator, assignors, pin_topics=self._pin_topics, **parts
+            config,
+            network.view,
+            self.coordinator,
+            assignors,
+            pin_topics=self._pin_topics,
+            knows_latest_topics=lambda now: self.watch.is_fresh(now),
+            **parts,
         )
         self.commits = Commits(config, network.view, self.coordinator, on_fenced=self.membership.note_fenced, **parts)
         self.lookup = CommittedLookup(config, positions, self.coordinator, **parts)
@@ -172,6 +181,13 @@ class ConsumerCoordinator:
             return True
         return self._refused_topic() is not None
 
+    async def explain_errors(self) -> None:
+        """Adds the broker's limits to errors that poll() is about to raise."""
+        for errors in (self.membership.errors, self.coordinator.errors):
+            for index, error in enumerate(errors):
+                if isinstance(error, KafkaError):
+                    errors[index] = await with_limits(error, self._network, self.config)
+
     def raise_errors(self) -> None:
         refused = self._refused_topic()
         if refused is not None:
@@ -232,6 +248,10 @@ class ConsumerCoordinator:
     async def _prepare(self) -> None:
         membership = self.membership
         owned = list(self._positions.states)
+        # Before anything is revoked, because partitions of deleted topics are revoked now.
+        await self._network.until(lambda: self.watch.is_fresh(self._network.now()), TOPICS_TIMEOUT_MS)
+        if membership.state is not MemberState.PREPARING:
+            return
         if owned and membership.has_generation:
             await self.auto_commit(owned, self._commit_timeout_ms())
             if membership.state is not MemberState.PREPARING:

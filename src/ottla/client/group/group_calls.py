@@ -60,7 +60,7 @@ def subscribe(
 
 
 async def committed(
-    network: Network, config: ConsumerConfig, partitions: Iterable[PartitionLike], timeout_ms: int | None
+    network: Network, config: ConsumerConfig, partitions: Iterable[PartitionLike], timeout_ms: int
 ) -> dict[TopicPartition, CommittedOffset | None]:
     """The committed offset of each partition; None where there is none."""
     network.start()
@@ -69,7 +69,6 @@ async def committed(
         return {}
     require_stable = config.isolation_level == "read_committed"
     assert config.group_id is not None
-    timeout_ms = config.default_api_timeout_ms if timeout_ms is None else timeout_ms
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             found = await list_group_offsets(network, config.group_id, wanted, require_stable=require_stable)

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ottla.assignors.base import Assignment, Assignor, Subscription
-from ottla.assignors.choosing import left_over, run_assignor, shared_protocol
+from ottla.assignors.checking import announce, run_assignor, subscription_of
+from ottla.assignors.choosing import left_over, shared_protocol
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.polling import Poll, Request
@@ -50,6 +51,7 @@ class Membership:
         assignors: list[Assignor],
         *,
         pin_topics: Callable[[frozenset[str], int], None],
+        knows_latest_topics: Callable[[int], bool] = lambda now: True,
         backoff: Backoff,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
@@ -76,6 +78,7 @@ class Membership:
         self._view = view
         self._coordinator = coordinator
         self._pin_topics = pin_topics
+        self._knows_latest_topics = knows_latest_topics
         self._backoff = backoff
         self._jitter = jitter
         self._membership_id = 0
@@ -242,15 +245,15 @@ class Membership:
             poll.wake_by(self._retry_at)
             return
         node_id = self._coordinator.find()
-        if node_id is None:
+        if node_id is None or not self._knows_latest_topics(now):
             return
         topics = self.topics
         try:
             subscriptions = [
-                (assignor.name, assignor.subscription(list(topics))) for assignor in self.assignors.values()
+                (assignor.name, subscription_of(assignor, list(topics))) for assignor in self.assignors.values()
             ]
-        except Exception as error:
-            self._user_error(OttlaError(f"subscription() of an assignor failed: {type(error).__name__}: {error}"), now)
+        except OttlaError as error:
+            self._user_error(error, now)
             return
         build = join_request(
             self._config, self.member_id, self.generation, self.owned, subscriptions, self.rejoin_reason
@@ -366,7 +369,7 @@ class Membership:
 
     def accept(self) -> Assignment:
         """In state ASSIGNED: passes the assignment to the assignor and returns it."""
-        self._assignor().on_assignment(self.assignment, self.generation)
+        announce(self._assignor(), self.assignment, self.generation)
         return self.assignment
 
     # --- heartbeats ---------------------------------------------------------------------------------------

@@ -18,7 +18,10 @@ cdef class BatchOutcome:
     cdef object _record_errors
     cdef object _parts
     cdef object _callbacks
+    cdef Py_ssize_t _record_count
+    cdef bint _is_inspected
 
+    cpdef inspect(self)
     cdef _add_callback(self, callback, arguments)
     cdef _error_of(self, Py_ssize_t index)
     cdef _call_back(self)

@@ -15,6 +15,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Generator, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.consumer.arrow import arrow_module
@@ -25,7 +26,7 @@ from ottla.client.producer.accumulator import Accumulator, ProducerBatch
 from ottla.client.producer.partitioner import StickyPartitioner
 from ottla.client.producer.speedups import BatchOutcome
 from ottla.clock import Clock
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import DeliveryTimeoutError, ErrorCode, KafkaError
 from ottla.protocol.compression import Codec, compress
 from ottla.protocol.record_batch import HEADER_SIZE, read_records
 from ottla.types import TopicPartition
@@ -146,16 +147,21 @@ class ArrowDelivery:
     def add(self, part: _Part) -> None:
         self._parts.append(part)
 
+    def _inspect(self) -> None:
+        for part in self._parts:
+            part.outcome.inspect()
+
     def done(self) -> bool:
         """Whether every row was stored or has failed."""
         return all(part.outcome.is_done for part in self._parts)
 
-    def result(self, timeout: float | None = None) -> dict[TopicPartition, StoredRows]:
-        """Waits up to `timeout` seconds (else TimeoutError) and returns where the rows are stored.
+    def result(self, timeout: float | timedelta | None = None) -> dict[TopicPartition, StoredRows]:
+        """Waits up to `timeout` seconds, or a timedelta (else TimeoutError), and returns where the rows are stored.
 
         Raises KafkaError with the first row that failed and the number of failed rows. Blocks: do not call it on the
         thread of an event loop.
         """
+        self._inspect()
         finished = threading.Event()
         waiting = [part.outcome for part in self._parts if not part.outcome.is_done]
         if waiting:
@@ -164,12 +170,18 @@ class ArrowDelivery:
             left = _Countdown(len(waiting), finished.set)
             for outcome in waiting:
                 outcome.add_callback(left)
+            if isinstance(timeout, timedelta):
+                timeout = timeout.total_seconds()
             if not finished.wait(timeout):
-                raise TimeoutError(f"not all of {self.count} rows were acknowledged within {timeout} s")
+                raise DeliveryTimeoutError(
+                    f"not all of {self.count} rows were acknowledged within {timeout} s",
+                    "They are still in flight: call result() again, or check that the broker is running.",
+                )
         return self._stored()
 
     def exception(self) -> KafkaError | None:
         """Why rows failed. None if all were stored, or if none has failed so far."""
+        self._inspect()
         failures = list(self._failures())
         if not failures:
             return None
@@ -179,6 +191,7 @@ class ArrowDelivery:
         return KafkaError(error.code, f"{detail} ({len(failures)} of {self.count} rows failed)")
 
     def __await__(self) -> Generator[Any, None, dict[TopicPartition, StoredRows]]:
+        self._inspect()
         waiting = [part.outcome for part in self._parts if not part.outcome.is_done]
         if waiting:
             loop = asyncio.get_running_loop()

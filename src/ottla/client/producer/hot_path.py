@@ -16,14 +16,15 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
+from datetime import timedelta
 from typing import Any
 
 from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata
-from ottla.errors import KafkaError, OttlaError
+from ottla.errors import DeliveryTimeoutError, KafkaError, OttlaError
 from ottla.protocol.record_batch import HEADER_SIZE
 from ottla.types import TopicPartition
 
-INTERFACE = 3
+INTERFACE = 4
 IS_COMPILED = __name__.endswith("._hot_path")
 
 RECORD_OVERHEAD_BYTES = 21
@@ -42,8 +43,8 @@ class BatchOutcome:
     """The result of one batch, shared by the Deliveries of its records. Completed once, on any thread."""
 
     __slots__ = (
-        "_callbacks", "_parts", "_record_errors", "base_offset", "error", "is_done", "log_append_time_ms", "loop",
-        "partition",
+        "_callbacks", "_is_inspected", "_parts", "_record_count", "_record_errors", "base_offset", "error", "is_done",
+        "log_append_time_ms", "loop", "partition",
     )  # fmt: skip
 
     def __init__(self, partition: TopicPartition) -> None:
@@ -58,16 +59,40 @@ class BatchOutcome:
         self._parts: tuple[int, BatchOutcome, BatchOutcome] | None = None
         self._callbacks: deque[tuple[Callable[..., Any], Any]] = deque()
         """(callback, argument tuple), or (callback, delivery) for a callback that takes the Delivery."""
+        self._record_count = 0
+        self._is_inspected = False
+        """Whether the program has looked at the result of a record, or will: then a failure is its business."""
+
+    def __del__(self) -> None:
+        # Like asyncio's "exception was never retrieved": otherwise the records would be lost without a trace.
+        if self.error is not None and not self._is_inspected and log is not None:
+            log.error(
+                "producer: %d records to %s were not stored, and the program has not looked at their Delivery: %s",
+                self._record_count,
+                self.partition,
+                self.error,
+            )
+
+    def inspect(self) -> None:
+        """The program looks at the result of a record, or has another way to learn that it failed."""
+        self._is_inspected = True
+        if self._parts is not None:
+            _, first, second = self._parts
+            first.inspect()
+            second.inspect()
 
     def succeed(self, base_offset: int, log_append_time_ms: int = -1) -> None:
         self.base_offset = base_offset
         self.log_append_time_ms = log_append_time_ms
         self._complete()
 
-    def fail(self, error: KafkaError, record_errors: dict[int, KafkaError] | None = None) -> None:
+    def fail(
+        self, error: KafkaError, record_errors: dict[int, KafkaError] | None = None, record_count: int = 0
+    ) -> None:
         """`record_errors` maps the index of each invalid record to its error; the others failed with them (KIP-467)."""
         self.error = error
         self._record_errors = record_errors
+        self._record_count = record_count
         self._complete()
 
     def split(self, middle: int) -> "tuple[BatchOutcome, BatchOutcome]":
@@ -77,6 +102,8 @@ class BatchOutcome:
         for part in parts:
             part.loop = self.loop
             part.add_callback(self._check_parts)
+            if self._is_inspected:
+                part.inspect()
         return parts
 
     def _check_parts(self) -> None:
@@ -161,28 +188,37 @@ class Delivery:
         """Whether the record was stored or has failed."""
         return self._outcome.is_done
 
-    def result(self, timeout: float | None = None) -> RecordMetadata:
+    def result(self, timeout: float | timedelta | None = None) -> RecordMetadata:
         """Waits up to `timeout` seconds (else TimeoutError) and returns where the record is stored.
 
-        Blocks: do not call it on the thread of an event loop.
+        In seconds, as in concurrent.futures, or a timedelta. Blocks: do not call it on the thread of an event loop.
         """
+        self._outcome.inspect()
         if not self._outcome.is_done:
             self._outcome.check_wait()
             finished = threading.Event()
             self._outcome.add_callback(finished.set)
+            if isinstance(timeout, timedelta):
+                timeout = timeout.total_seconds()
             if not finished.wait(timeout):
-                raise TimeoutError(f"a record to {self._outcome.partition} was not acknowledged within {timeout} s")
+                raise DeliveryTimeoutError(
+                    f"a record to {self._outcome.partition} was not acknowledged within {timeout} s",
+                    "It is still in flight: call result() again, or check that the broker is running.",
+                )
         return self._metadata()
 
     def exception(self) -> KafkaError | None:
         """Why the record failed. None if it was stored or is still in flight."""
+        self._outcome.inspect()
         return self._outcome._error_of(self._index)
 
     def add_done_callback(self, callback: Callable[["Delivery"], Any]) -> None:
         """Calls `callback(delivery)` on the client's own thread once the record is stored or has failed."""
+        self._outcome.inspect()
         self._outcome._add_callback(callback, self)
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        self._outcome.inspect()
         if not self._outcome.is_done:
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
@@ -200,7 +236,8 @@ class Delivery:
         return RecordMetadata(outcome.partition.topic, outcome.partition.partition, offset, timestamp)
 
     def __repr__(self) -> str:
-        state = "failed" if self.exception() else "stored" if self.done() else "in flight"
+        failure = self._outcome._error_of(self._index)
+        state = "failed" if failure else "stored" if self.done() else "in flight"
         return f"<Delivery to {self._outcome.partition}: {state}>"
 
 

@@ -11,6 +11,10 @@ from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 __all__ = ["Partitioner", "StickyPartitioner", "find_partitioner", "murmur2", "partition_for_key"]
 
 
+JAVA_DEFAULTS = ("org.apache.kafka.clients.producer.internals.DefaultPartitioner",)
+"""Classes of the Java client that choose as we do without a custom partitioner."""
+
+
 class Partitioner(Protocol):
     """A custom function that picks a partition from 0 to `partition_count` - 1, or None for the default rules.
 
@@ -27,7 +31,7 @@ class Partitioner(Protocol):
 
 def find_partitioner(given: Any, setting: str | None) -> Partitioner | None:
     """The custom partitioner: the one passed, or the one that `partitioner.class` names as module:function."""
-    if given is None and setting is not None:
+    if given is None and setting is not None and setting not in JAVA_DEFAULTS:
         module, _, name = setting.partition(":")
         try:
             given = getattr(importlib.import_module(module), name)

@@ -3,12 +3,13 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, Self
 
 from ottla.checks import require_number
 from ottla.client.admin.transaction_model import PreparedTransaction
-from ottla.client.core.arguments import as_bytes, as_headers, as_timestamp, check_topic
+from ottla.client.core import unclosed
+from ottla.client.core.arguments import Timeout, as_bytes, as_headers, as_timeout_ms, as_timestamp, check_topic
 from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig, build
@@ -34,6 +35,9 @@ ARROW_PAUSE_BYTES = 1 << 20
 
 STICKY_BYTES = 65_536
 """Bytes of records without a key that go to one partition before another one is chosen (KIP-794)."""
+
+LATE_CLOSE_MS = 8_000
+"""How long a producer that was not closed may take to send its buffered records, at exit or after it was dropped."""
 
 ROOM_PATIENCE_MS = 20
 """How long to wait until half of a full buffer is free. Waking up for every batch would cost more."""
@@ -86,13 +90,18 @@ class AsyncProducer:
         )
         self._network.add(self._sender)
         self._transactional = ProducerTransactions(self.config, self._network, self._accumulator, self._sender)
+        view = self._network.view
         self._sticky = StickyPartitioner(
-            min(self.config.batch_size, STICKY_BYTES), self._network.random.choice, self._writable
+            min(self.config.batch_size, STICKY_BYTES),
+            self._network.random.choice,
+            # Not a method: without a reference cycle, a producer that is dropped is closed at once.
+            lambda topic: view.led_partitions(topic) or range(view.find_partition_count(topic) or 1),
         )
         self._record_bytes_max = self.config.max_request_size - HEADER_SIZE
         self._flushing = 0
         self._waiting_for_room = 0
         self._closing = False
+        unclosed.register(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -121,16 +130,29 @@ class AsyncProducer:
             delivery = self._accumulator.try_append(topic, value, key, partition)
             if delivery is not None:
                 return delivery
-        made_headers = as_headers(headers)  # once: they may come from an iterator
-        if not self._is_beyond(topic, partition):
-            delivery = self._append(topic, value, key, partition, timestamp, made_headers)
-            if delivery is not None:
-                return delivery
+        with self._transactional.rejections:
+            made_headers = as_headers(headers)  # once: they may come from an iterator
+            if not self._is_beyond(topic, partition):
+                delivery = self._append(topic, value, key, partition, timestamp, made_headers)
+                if delivery is not None:
+                    return delivery
+            return await self._send_later(topic, value, key, partition, timestamp, made_headers)
+
+    async def _send_later(
+        self,
+        topic: str,
+        value: Bytes,
+        key: Bytes,
+        partition: int | None,
+        timestamp: int | None,
+        headers: Headers,
+    ) -> Delivery:
+        """Waits until the topic is known and the buffer has room, then queues the record."""
         self._network.start()
         deadline = self._network.now() + self.config.max_block_ms
         while True:
             await self._until_topic(topic, deadline, partition)
-            delivery = self._append(topic, value, key, partition, timestamp, made_headers)
+            delivery = self._append(topic, value, key, partition, timestamp, headers)
             if delivery is not None:
                 return delivery
             if topic in self._network.view.topics:
@@ -162,9 +184,10 @@ class AsyncProducer:
         headers: HeadersLike = None,
     ) -> Delivery | None:
         """As send(), but never waits: None if the topic is not known yet or the buffer is full. Thread-safe."""
-        if self._is_beyond(topic, partition):
-            self._look_again()  # so that it may be known the next time
-        return self._append(topic, value, key, partition, timestamp, as_headers(headers))
+        with self._transactional.rejections:
+            if self._is_beyond(topic, partition):
+                self._look_again()  # so that it may be known the next time
+            return self._append(topic, value, key, partition, timestamp, as_headers(headers))
 
     async def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
         """Queues all rows of a pyarrow Table or RecordBatch and returns their ArrowDelivery.
@@ -174,23 +197,24 @@ class AsyncProducer:
         """
         self._raise_if_over()
         self._network.start()
-        sending = self._sending(table, topic)
-        await self._until_topics(sending)
-        for _ in sending.planning():
-            await asyncio.sleep(0)
-        since_pause = 0
-        for batch in sending.batches():
-            self._raise_if_over()
-            try:
-                while not self._accumulator.add_batch(batch):
-                    await self._until_room_again()
-            except KafkaError as error:
-                raise sending.explain(error) from None
-            since_pause += batch.size_bytes
-            if since_pause >= ARROW_PAUSE_BYTES:  # let the network and other tasks run
-                since_pause = 0
+        with self._transactional.rejections:
+            sending = self._sending(table, topic)
+            await self._until_topics(sending)
+            for _ in sending.planning():
                 await asyncio.sleep(0)
-        return sending.delivery
+            since_pause = 0
+            for batch in sending.batches():
+                self._raise_if_over()
+                try:
+                    while not self._accumulator.add_batch(batch):
+                        await self._until_room_again()
+                except KafkaError as error:
+                    raise sending.explain(error) from None
+                since_pause += batch.size_bytes
+                if since_pause >= ARROW_PAUSE_BYTES:  # let the network and other tasks run
+                    since_pause = 0
+                    await asyncio.sleep(0)
+            return sending.delivery
 
     def _sending(self, table: Any, topic: str | None) -> ArrowSend:
         sending = ArrowSend(
@@ -272,10 +296,6 @@ class AsyncProducer:
             timestamp = self._clock()
         return self._accumulator.append(partitions[partition], timestamp, key, value, headers, size_bytes)
 
-    def _writable(self, topic: str) -> Sequence[int]:
-        view = self._network.view
-        return view.led_partitions(topic) or range(view.find_partition_count(topic) or 1)
-
     def _is_beyond(self, topic: str, partition: int | None) -> bool:
         """Whether a partition is not in the metadata. Its topic may have got more partitions since."""
         if partition is None:
@@ -349,7 +369,7 @@ class AsyncProducer:
     # --- transactions -------------------------------------------------------------------------------------
 
     async def init_transactions(
-        self, *, keep_prepared: bool = False, timeout_ms: int | None = None
+        self, *, keep_prepared: bool = False, timeout_ms: Timeout | None = None
     ) -> PreparedTransaction | None:
         """Registers the transactional id. Fences older producers with the same id and aborts their transactions.
 
@@ -363,7 +383,7 @@ class AsyncProducer:
         self._transactional.require_manager("begin_transaction()").begin()
 
     async def send_offsets_to_transaction(
-        self, offsets: Offsets, group: str | GroupMetadata | Any, *, timeout_ms: int | None = None
+        self, offsets: Offsets, group: str | GroupMetadata | Any, *, timeout_ms: Timeout | None = None
     ) -> None:
         """Commits a group's offsets as part of the transaction.
 
@@ -372,17 +392,15 @@ class AsyncProducer:
         """
         await self._transactional.send_offsets(offsets, group, timeout_ms)
 
-    async def commit_transaction(self, *, timeout_ms: int | None = None) -> None:
+    async def commit_transaction(self, *, timeout_ms: Timeout | None = None) -> None:
         """Flushes the buffered records, then commits. If it raises REQUEST_TIMED_OUT, call it again."""
-        manager = self._transactional.require_manager("commit_transaction()")
-        await self._transactional.until_done(manager.end(commit=True), timeout_ms)
+        await self._transactional.end(commit=True, timeout_ms=timeout_ms)
 
-    async def abort_transaction(self, *, timeout_ms: int | None = None) -> None:
+    async def abort_transaction(self, *, timeout_ms: Timeout | None = None) -> None:
         """Drops the buffered records and aborts. read_committed consumers never see the records already sent."""
-        manager = self._transactional.require_manager("abort_transaction()")
-        await self._transactional.until_done(manager.end(commit=False), timeout_ms)
+        await self._transactional.end(commit=False, timeout_ms=timeout_ms)
 
-    async def prepare_transaction(self, *, timeout_ms: int | None = None) -> PreparedTransaction:
+    async def prepare_transaction(self, *, timeout_ms: Timeout | None = None) -> PreparedTransaction:
         """Flushes everything and leaves the transaction open (KIP-939). close() does not end it.
 
         `admin.commit_prepared()` or `admin.abort_prepared()` completes it, in this process or another.
@@ -416,13 +434,15 @@ class AsyncProducer:
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    async def flush(self, timeout_ms: int | None = None) -> None:
+    async def flush(self, timeout_ms: Timeout | None = None) -> None:
         """Waits until all records sent so far are stored or have failed. Their Deliveries tell which."""
+        if timeout_ms is None:  # by then all of them are stored or have failed
+            wait_ms = self.config.delivery_timeout_ms + self.config.request_timeout_ms
+        else:
+            wait_ms = as_timeout_ms(timeout_ms)
         waiting = self._accumulator.outcomes()
         if not waiting:
             return
-        if timeout_ms is None:  # by then all of them are stored or have failed
-            timeout_ms = self.config.delivery_timeout_ms + self.config.request_timeout_ms
         self._flushing += 1
         self._accumulator.is_flushing = True
 
@@ -432,8 +452,8 @@ class AsyncProducer:
             return not waiting
 
         try:
-            if not await self._network.until(finished, timeout_ms):
-                detail = f"{len(waiting)} batches are still in flight after {timeout_ms} ms"
+            if not await self._network.until(finished, wait_ms):
+                detail = f"{len(waiting)} batches are still in flight after {wait_ms} ms"
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
         finally:
             self._flushing -= 1
@@ -446,25 +466,44 @@ class AsyncProducer:
         await self._until_topic(topic, self._network.now() + self.config.max_block_ms)
         return self._network.view.topics[topic]
 
-    async def close(self, timeout_ms: int | None = None) -> None:
+    async def close(self, timeout_ms: Timeout | None = None) -> None:
         """Sends the buffered records (for at most `timeout_ms`; 0 drops them) and closes the connections."""
+        wait_ms = None if timeout_ms is None else as_timeout_ms(timeout_ms)
         if self._closing:
             return
         self._closing = True
         self._accumulator.stop(OttlaError("this producer is closed", "Create a new one."))
         try:
-            if timeout_ms != 0:
+            if wait_ms != 0:
                 started = self._network.now()
-                await self._transactional.end_at_close(timeout_ms)
-                left_ms = None if timeout_ms is None else max(0, started + timeout_ms - self._network.now())
+                await self._transactional.end_at_close(wait_ms)
+                left_ms = None if wait_ms is None else max(0, started + wait_ms - self._network.now())
                 await self.flush(left_ms)
         except KafkaError as error:
             if error.code != ErrorCode.REQUEST_TIMED_OUT:
                 raise
         finally:
-            await asyncio.shield(self._shut())
+            await asyncio.shield(self._shut(is_intended=wait_ms == 0))
 
-    async def _shut(self) -> None:
+    async def _shut(self, *, is_intended: bool) -> None:
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed before the record was stored")
-        self._sender.abandon(error)
+        self._sender.abandon(error, is_intended=is_intended)
         await self._network.close()
+
+    # --- if it is not closed ------------------------------------------------------------------------------
+
+    def __del__(self) -> None:
+        unclosed.dropped(self)
+
+    def _open_network(self) -> Network | None:
+        return self._network if self._network.is_abandoned else None
+
+    def _unclosed_name(self) -> str:
+        return f"producer {self.config.client_id}"
+
+    def _unclosed_work(self) -> str:
+        count = len(self._accumulator.unfinished)
+        return f"{count} batches of records were not stored yet" if count else ""
+
+    def _close_late(self) -> Coroutine[Any, Any, None]:
+        return self.close(LATE_CLOSE_MS)

@@ -274,7 +274,8 @@ class Sender:
             if self._idempotence is not None:
                 self._idempotence.replaced(batch, halves)
         else:
-            detail = result.error_message or f"{batch.record_count} records for {batch.partition}"
+            size = f" of up to {batch.size_bytes} bytes" if code == ErrorCode.MESSAGE_TOO_LARGE else ""
+            detail = result.error_message or f"{batch.record_count} records{size} for {batch.partition}"
             record_errors = {  # the broker names the invalid records of the batch (KIP-467)
                 item.batch_index: KafkaError(code, item.batch_index_error_message or detail)
                 for item in result.record_errors
@@ -335,7 +336,9 @@ class Sender:
         if self.transactions is not None and not self._is_abandoned:
             was_numbered = batch.base_sequence >= 0
             self.transactions.batch_failed(error, judge_produce(error.code), was_numbered=was_numbered)
-        batch.outcome.fail(error, record_errors)
+        if self.transactions is not None:
+            batch.outcome.inspect()  # the program learns it from the commit
+        batch.outcome.fail(error, record_errors, batch.record_count)
 
     # --- timeouts -----------------------------------------------------------------------------------------
 
@@ -428,10 +431,12 @@ class Sender:
             self.fatal_error = error
             self._accumulator.stop(error)
 
-    def abandon(self, error: KafkaError) -> None:
+    def abandon(self, error: KafkaError, *, is_intended: bool = False) -> None:
         """Fails everything that is not stored yet, because the producer closes. Later responses are ignored."""
         self._is_abandoned = True
         for batch in list(self._accumulator.unfinished):
+            if is_intended:
+                batch.outcome.inspect()
             self._fail(batch, error)
 
     def _fail_everything(self, partitions: list[TopicPartition], error: KafkaError) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.protocol._speedups import find_compiled
 
-INTERFACE = 3
+INTERFACE = 4
 """The INTERFACE of hot_path.py. A build with another number is outdated and ignored."""
 
 if TYPE_CHECKING:

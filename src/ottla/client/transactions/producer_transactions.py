@@ -4,7 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ottla.client.admin.limits import with_limits
 from ottla.client.admin.transaction_model import PreparedTransaction
+from ottla.client.core.arguments import Timeout, as_timeout_ms
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.producer.accumulator import Accumulator
@@ -18,12 +20,29 @@ Offsets = Mapping[Any, Any]
 """(topic, partition) -> the offset of the next record to read, or an object with offset, leader_epoch, metadata."""
 
 
+class Rejections:
+    """A context for code that queues records: if it raises inside a transaction, the commit has to fail."""
+
+    __slots__ = ("_transactional",)
+
+    def __init__(self, transactional: "ProducerTransactions") -> None:
+        self._transactional = transactional
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is not None:
+            self._transactional.note_rejected(error)
+
+
 class ProducerTransactions:
     """Every producer has one. `manager` is None if the producer has no transactional.id."""
 
     def __init__(self, config: ProducerConfig, network: Network, accumulator: Accumulator, sender: Sender) -> None:
         self.config = config
         self.manager: TransactionManager | None = None
+        self.rejections = Rejections(self)
         self._network = network
         self._accumulator = accumulator
         self._sender = sender
@@ -59,7 +78,13 @@ class ProducerTransactions:
         """Whether a transaction is open, or has failed and still has to be aborted."""
         return self.manager is not None and self.manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
-    async def init(self, *, keep_prepared: bool, timeout_ms: int | None) -> PreparedTransaction | None:
+    def note_rejected(self, error: BaseException) -> None:
+        """send() raised this error. In a transaction, the commit must fail then. Any thread."""
+        manager = self.manager
+        if manager is not None:
+            self._network.on_loop(lambda: manager.record_rejected(error))
+
+    async def init(self, *, keep_prepared: bool, timeout_ms: Timeout | None) -> PreparedTransaction | None:
         manager = self.require_manager("init_transactions()")
         if keep_prepared and not self.config.transaction_two_phase_commit_enable:
             raise OttlaError(
@@ -67,17 +92,28 @@ class ProducerTransactions:
                 "Set transaction.two.phase.commit.enable, here and on the brokers.",
             )
         self._network.start()
-        await self.until_done(manager.init(keep_prepared), timeout_ms)
+        wait_ms = self.wait_ms(timeout_ms)
+        try:
+            await self.until_done(manager.init(keep_prepared), wait_ms)
+        except KafkaError as error:
+            raise await with_limits(error, self._network, self.config) from None
         return manager.prepared
 
-    async def send_offsets(self, offsets: Offsets, group: str | GroupMetadata | Any, timeout_ms: int | None) -> None:
+    async def send_offsets(
+        self, offsets: Offsets, group: str | GroupMetadata | Any, timeout_ms: Timeout | None
+    ) -> None:
         manager = self.require_manager("send_offsets_to_transaction()")
-        wanted = offsets_to_commit(offsets)
-        await self.until_done(manager.send_offsets(group_metadata(group), wanted), timeout_ms)
+        wanted, wait_ms = offsets_to_commit(offsets), self.wait_ms(timeout_ms)
+        await self.until_done(manager.send_offsets(group_metadata(group), wanted), wait_ms)
 
-    async def prepare(self, timeout_ms: int | None) -> PreparedTransaction:
-        manager = self.require_manager("prepare_transaction()")
-        await self.until_done(manager.prepare(), timeout_ms)
+    async def end(self, *, commit: bool, timeout_ms: Timeout | None) -> None:
+        manager = self.require_manager("commit_transaction()" if commit else "abort_transaction()")
+        wait_ms = self.wait_ms(timeout_ms)
+        await self.until_done(manager.end(commit=commit), wait_ms)
+
+    async def prepare(self, timeout_ms: Timeout | None) -> PreparedTransaction:
+        manager, wait_ms = self.require_manager("prepare_transaction()"), self.wait_ms(timeout_ms)
+        await self.until_done(manager.prepare(), wait_ms)
         assert manager.prepared is not None
         return manager.prepared
 
@@ -91,27 +127,30 @@ class ProducerTransactions:
         self.manager = self._new_manager()
         self.manager.know_coordinators_of(before)
 
-    async def until_done(self, operation: Operation, timeout_ms: int | None) -> None:
-        timeout_ms = self.config.max_block_ms if timeout_ms is None else timeout_ms
-        if not await self._network.until(lambda: operation.is_done, timeout_ms):
+    def wait_ms(self, timeout_ms: Timeout | None) -> int:
+        """How long a call may wait. Checked before the call changes anything."""
+        return self.config.max_block_ms if timeout_ms is None else as_timeout_ms(timeout_ms)
+
+    async def until_done(self, operation: Operation, wait_ms: int) -> None:
+        if not await self._network.until(lambda: operation.is_done, wait_ms):
             network = self._network
-            why = network.blame() if network.view.brokers else f": {network.out_of_time(timeout_ms)}"
-            detail = f"{operation.what} has not finished within {timeout_ms} ms{why}"
+            why = network.blame() if network.view.brokers else f": {network.out_of_time(wait_ms)}"
+            detail = f"{operation.what} has not finished within {wait_ms} ms{why}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
         if operation.error is not None:
             raise operation.error
 
     async def end_at_close(self, timeout_ms: int | None) -> None:
         """Aborts an open transaction and completes one that is being committed. A prepared one stays prepared."""
-        manager = self.manager
+        manager, wait_ms = self.manager, self.wait_ms(timeout_ms)
         if manager is None:
             return
         try:
             if manager.state is State.PREPARING:
-                await self.until_done(manager.prepare(), timeout_ms)
+                await self.until_done(manager.prepare(), wait_ms)
             elif manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.ABORTING):
-                await self.until_done(manager.end(commit=False), timeout_ms)
+                await self.until_done(manager.end(commit=False), wait_ms)
             elif manager.state is State.COMMITTING:
-                await self.until_done(manager.end(commit=True), timeout_ms)
+                await self.until_done(manager.end(commit=True), wait_ms)
         except KafkaError:
             pass  # the coordinator aborts it when transaction.timeout.ms is over

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ottla.client.core.model import CommittedOffset
 from ottla.client.transactions.requests import GroupMetadata
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 
 
@@ -61,6 +61,53 @@ class Operation:
 
     def finish(self, error: KafkaError | None = None) -> None:
         self.is_done, self.error = True, error
+
+
+class OpenTime:
+    """How long a transaction has been open, to tell a timeout from other reasons why it was ended.
+
+    The coordinator aborts a transaction that is open for longer than transaction.timeout.ms, and raises the epoch. What
+    the producer then gets depends on its next request: INVALID_TXN_STATE, PRODUCER_FENCED or INVALID_PRODUCER_EPOCH.
+    """
+
+    ENDED = frozenset(
+        {
+            ErrorCode.INVALID_TXN_STATE,
+            ErrorCode.PRODUCER_FENCED,
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+            ErrorCode.TRANSACTION_ABORTABLE,
+        }
+    )
+
+    def __init__(self, timeout_ms: int | None) -> None:
+        """`timeout_ms` is None if transactions never time out."""
+        self._timeout_ms = timeout_ms
+        self._started_at: int | None = None
+        self._now = 0
+
+    def note(self, now: int, *, is_started: bool) -> None:
+        self._now = now
+        if not is_started:
+            self._started_at = None
+        elif self._started_at is None:
+            self._started_at = now
+
+    def may_explain(self, code: ErrorCode) -> bool:
+        """Whether the timeout may be the reason for this error."""
+        if self._timeout_ms is None or self._started_at is None or code not in self.ENDED:
+            return False
+        return self._now - self._started_at >= self._timeout_ms
+
+    def explain(self, error: KafkaError) -> KafkaError:
+        """The error, with the timeout if that may be its reason."""
+        if not self.may_explain(error.code):
+            return error
+        assert self._started_at is not None
+        why = (
+            f"the transaction was open for {self._now - self._started_at} ms, and the coordinator aborts it after "
+            f"transaction.timeout.ms ({self._timeout_ms} ms)"
+        )
+        return KafkaError(error.code, f"{error.detail}: {why}" if error.detail else why)
 
 
 class PendingOffsets(NamedTuple):

@@ -24,7 +24,16 @@ from ottla.client.transactions.errors import (
     judge,
 )
 from ottla.client.transactions.requests import GroupMetadata
-from ottla.client.transactions.state import ALLOWED, HINTS, WRITING, Coordinators, Operation, PendingOffsets, State
+from ottla.client.transactions.state import (
+    ALLOWED,
+    HINTS,
+    WRITING,
+    Coordinators,
+    OpenTime,
+    Operation,
+    PendingOffsets,
+    State,
+)
 from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
@@ -79,6 +88,9 @@ class TransactionManager:
         self._offsets: list[PendingOffsets] = []
         self._needs_new_epoch = False
         """A batch failed, so the next sequence is unknown and the next transaction needs a new epoch (KIP-360)."""
+        self._open_time = OpenTime(
+            None if config.transaction_two_phase_commit_enable else config.transaction_timeout_ms
+        )
         self._operation: Operation | None = None
         self._keep_prepared = False
         self._coordinators = Coordinators()
@@ -108,6 +120,7 @@ class TransactionManager:
         self.producer_id, self.producer_epoch = prepared.producer_id, prepared.producer_epoch
         self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
         self._is_started = not prepared.is_empty
+        self._open_time = OpenTime(None)  # it began elsewhere, at another time
         self._change(State.IN_TRANSACTION)
 
     def begin(self) -> None:
@@ -202,12 +215,20 @@ class TransactionManager:
         if was_numbered:
             self._needs_new_epoch = True
         if self.state in WRITING:
-            self._fail(error, verdict)
+            self._fail(self._open_time.explain(error), verdict)
+
+    def record_rejected(self, error: BaseException) -> None:
+        """send() raised, so the transaction lacks a record and cannot be committed, as in the Java client."""
+        if self.state is State.IN_TRANSACTION:
+            code = error.code if isinstance(error, KafkaError) else ErrorCode.INVALID_RECORD
+            text = str(error) or type(error).__name__
+            self._fail(KafkaError(code, f"send() rejected a record of the transaction: {text}"), Verdict.ABORT)
 
     # --- polling ------------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> Poll:
         poll = Poll()
+        self._open_time.note(now, is_started=self._is_started)
         if self._is_waiting or self.state in (State.UNINITIALIZED, State.READY, State.PREPARED, State.FATAL_ERROR):
             return poll
         if now < self._retry_at:
@@ -289,6 +310,11 @@ class TransactionManager:
     def _on_error(self, error: KafkaError, now: int, group_id: str | None, needed_to_abort: bool) -> None:
         code = fenced(error.code)
         verdict = judge(code)
+        self._open_time.note(now, is_started=self._is_started)
+        if self._adds_implicitly and self.state in WRITING and self._open_time.may_explain(code):
+            # From transaction.version 2 on, aborting tells a timeout from a newer producer: it returns the epoch that
+            # the coordinator's own abort has set, or PRODUCER_FENCED (KIP-890).
+            verdict = Verdict.ABORT
         if verdict is Verdict.FIND_AGAIN:
             self._coordinators.forget(group_id)
         if verdict in (Verdict.RETRY, Verdict.FIND_AGAIN):
@@ -302,7 +328,7 @@ class TransactionManager:
             if not needed_to_abort:
                 return  # it belongs to the transaction that is being aborted
             verdict = Verdict.FATAL  # aborting again would not help
-        self._fail(KafkaError(code, error.detail), verdict)
+        self._fail(self._open_time.explain(KafkaError(code, error.detail)), verdict)
 
     # --- requests and responses ---------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ottla import Admin, Consumer, Producer
+from ottla import Admin, AsyncConsumer, Consumer, Producer
+from ottla.assignors.broadcast import BroadcastAssignor
 from ottla.client.core.settings import AdminConfig, ConsumerConfig, ProducerConfig, build, parse_endpoint
 from ottla.errors import ConfigError
 from ottla.types import INT32_MAX, Endpoint
@@ -76,10 +77,39 @@ def test_a_setting_that_contradicts_idempotence_is_refused(written: dict[str, ob
     assert caught.value.message == message
 
 
-@pytest.mark.parametrize("written", [{"retries": 0}, {"acks": "1"}, {"max.in.flight.requests.per.connection": 10}])
-def test_idempotence_is_turned_off_unless_it_was_set(written: dict[str, object]) -> None:
-    """Spec: D2. What was not set is filled in, so that it fits what was."""
-    assert not build(ProducerConfig, written, {}).enable_idempotence
+@pytest.mark.parametrize("written", [{"retries": 0}, {"acks": "1"}])
+def test_idempotence_is_turned_off_unless_it_was_set(
+    written: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spec: D2. What was not set is filled in, so that it fits what was. The log says so."""
+    with caplog.at_level("INFO", logger="ottla.client"):
+        assert not build(ProducerConfig, written, {}).enable_idempotence
+        ((name, value),) = written.items()
+        assert f"not idempotent because of {name}={value}" in caplog.text
+        caplog.clear()
+        build(ProducerConfig, {"enable.idempotence": False, **written}, {})
+        assert not caplog.text, "said explicitly"
+
+
+def test_more_requests_in_flight_need_idempotence_to_be_turned_off_explicitly() -> None:
+    """Spec: D2. Otherwise a performance setting would silently allow duplicates and another order."""
+    many = {"max.in.flight.requests.per.connection": 10}
+    with pytest.raises(ConfigError, match=r"Must set max\.in\.flight\.requests\.per\.connection to at most 5"):
+        build(ProducerConfig, many, {})
+    assert build(ProducerConfig, {**many, "enable.idempotence": False}, {}).max_in_flight_requests_per_connection == 10
+
+
+def test_members_that_read_the_same_partitions_do_not_commit_automatically(caplog: pytest.LogCaptureFixture) -> None:
+    """Spec: A7. Their commits would overwrite each other."""
+    broadcast = {"partition.assignment.strategy": BroadcastAssignor, "group.id": "g"}
+    for on in (True, "true", "TRUE"):
+        with pytest.raises(ConfigError, match=r"enable\.auto\.commit is on, but assignor broadcast may assign"):
+            AsyncConsumer({**broadcast, "enable.auto.commit": on})
+    assert not AsyncConsumer(broadcast).config.enable_auto_commit
+    assert "enable.auto.commit is off, because assignor broadcast" in caplog.text
+    caplog.clear()
+    AsyncConsumer(broadcast, enable_auto_commit=False)
+    assert not caplog.text
 
 
 def test_idempotence_sets_what_it_needs() -> None:
@@ -155,10 +185,7 @@ def test_settings_that_are_not_a_dict_are_refused_with_an_example(config: type[A
 @pytest.mark.parametrize(
     ("config", "name", "hint"),
     [
-        (ProducerConfig, "security_protocol", "no TLS and no SASL"),
         (AdminConfig, "sasl.mechanism", "no TLS and no SASL"),
-        (ConsumerConfig, "value_deserializer", "DeserializingConsumer"),
-        (ProducerConfig, "value_serializer", "json.dumps"),
         (ProducerConfig, "group_id", "group.id is a setting of the consumer."),
         (ConsumerConfig, "linger.ms", "linger.ms is a setting of the producer."),
         (ProducerConfig, "bootstrap_server", "Did you mean bootstrap_servers?"),

@@ -1,0 +1,119 @@
+"""Clients that a program does not close: nothing is lost silently."""
+
+import gc
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from ottla import Admin, Consumer, Producer
+from tests.support.waiting import eventually
+
+FORGETS = """
+import asyncio, sys
+from ottla import AsyncProducer, Consumer, Producer
+
+bootstrap, topic = sys.argv[1:]
+producer = Producer(bootstrap_servers=bootstrap, linger_ms=60_000, delivery_timeout_ms=120_000)
+for number in range(3):
+    producer.send(topic, f"{number}", partition=0)
+
+async def forget():
+    global lost
+    lost = AsyncProducer(bootstrap_servers=bootstrap, client_id="careless", linger_ms=60_000)
+    await lost.send(topic, b"too late", partition=0)
+
+asyncio.run(forget())
+consumer = Consumer(bootstrap_servers=bootstrap, group_id=topic)
+consumer.subscribe([topic])
+while not consumer.assignment():
+    consumer.poll(100)
+"""
+
+
+@pytest.fixture
+def admin(broker: Any) -> Any:
+    with Admin(bootstrap_servers=broker.bootstrap) as client:
+        yield client
+
+
+def members(admin: Admin, group: str) -> int:
+    return len(admin.describe_groups([group])[0].members)
+
+
+def test_at_exit_records_are_flushed_groups_are_left_and_the_log_says_so(
+    broker: Any, admin: Admin, topic: str
+) -> None:
+    admin.create_topic(topic, partitions=1)
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETS, broker.bootstrap, topic], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "producer ottla was not closed: 1 batches of records were not stored yet, and were flushed" in done.stderr
+    assert "producer careless was not closed, and its event loop has ended: 1 batches of records" in done.stderr
+    assert members(admin, topic) == 0
+    with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        assert [record.value for record in consumer.poll(30_000)] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_consumer_that_is_dropped_leaves_its_group(
+    broker: Any, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.create_topic(topic, partitions=1)
+    consumer = Consumer(bootstrap_servers=broker.bootstrap, group_id=topic)
+    consumer.subscribe([topic])
+    eventually(lambda: bool(consumer.poll(100) or consumer.assignment()))
+    assert members(admin, topic) == 1
+    with pytest.warns(ResourceWarning, match=f"consumer ottla of group {topic} was not closed"):
+        del consumer
+        gc.collect()
+    eventually(lambda: members(admin, topic) == 0)
+    assert f"consumer ottla of group {topic} was dropped without close()" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_producer_that_is_dropped_still_sends_its_records(broker: Any, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, partitions=1)
+    producer = Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000, delivery_timeout_ms=120_000)
+    delivery = producer.send(topic, b"v", partition=0)
+    with pytest.warns(ResourceWarning, match="producer ottla was not closed"):
+        del producer
+        gc.collect()
+    assert delivery.result(30).offset == 0
+
+
+def test_a_failed_record_that_nobody_looks_at_is_logged(
+    broker: Any, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin.create_topic(topic, partitions=1, configs={"max.message.bytes": "1000"})
+    with Producer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send(topic, bytes(5_000))
+        producer.flush()
+        gc.collect()
+        logged = f"1 records to {topic}-0 were not stored, and the program has not looked at their Delivery"
+        assert f"{logged}: MESSAGE_TOO_LARGE" in caplog.text
+        caplog.clear()
+        inspected = producer.send(topic, bytes(5_000))
+        producer.flush()
+        assert inspected.exception() is not None
+        with_callback = producer.send(topic, bytes(5_000))
+        with_callback.add_done_callback(lambda delivery: None)
+        producer.flush()
+        del inspected, with_callback
+        gc.collect()
+        assert not caplog.text
+    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, bytes(5_000))
+        producer.flush()
+        producer.abort_transaction()
+        gc.collect()
+        assert not caplog.text, "the commit would have raised it"
+    with Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        producer.send(topic, b"v")
+        producer.close(0)
+        gc.collect()
+        assert not caplog.text, "dropping them was intended"
