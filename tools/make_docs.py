@@ -70,7 +70,7 @@ def settings_page() -> str:
         "keyword arguments with `_` instead of dots: `Producer({'linger.ms': 20})` and `Producer(linger_ms=20)` are",
         "equivalent. `ottla produce` and `ottla consume` accept them with `--set`. Three defaults differ from Kafka's:",
         "`batch.size`, `client.id` and `bootstrap.servers`. TLS and SASL are not supported: clients and brokers use",
-        "plain TCP.",
+        "plain TCP. Names of other clients are accepted too, see [coming from another client](other-clients.md).",
         "",
         *client_table(shared.values()),
     ]

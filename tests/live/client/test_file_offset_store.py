@@ -53,6 +53,16 @@ def test_two_stores_on_one_file_keep_each_others_offsets(tmp_path: Path) -> None
     assert FileOffsetStore(path).load([FIRST, SECOND]) == {FIRST: 12, SECOND: 8}
 
 
+def test_a_plain_pair_names_a_partition(tmp_path: Path) -> None:
+    store = FileOffsetStore(tmp_path / "positions.json")
+    store.save({("orders", 0): 10})
+    assert store.load([("orders", 0), ("orders", 1)]) == {FIRST: 10}
+    for wrong in ({"orders": 1}, {("orders", 0): -1}, {("orders", 0): 1.5}, [("orders", 0)]):
+        with pytest.raises(OttlaError):
+            store.save(wrong)  # type: ignore[arg-type]
+    assert store.load([FIRST]) == {FIRST: 10}
+
+
 def test_a_process_killed_while_saving_does_not_block_others(tmp_path: Path) -> None:
     """Two processes save at the same time; one dies with the lock in its hands and the new file half done."""
     path = tmp_path / "positions.json"

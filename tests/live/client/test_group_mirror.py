@@ -76,6 +76,39 @@ def test_offsets_in_a_file_show_as_the_groups_lag(
     assert stored == {TopicPartition(filled, 0): 13}
 
 
+def test_the_lag_stays_visible_when_a_store_object_is_used_again(
+    broker: Any, filled: str, admin: Admin, tmp_path: Path
+) -> None:
+    """By a consumer after the first one has closed, and by two at the same time."""
+    store = FileOffsetStore(tmp_path / "positions.json")
+    settings = {**SETTINGS, "bootstrap.servers": broker.bootstrap, "group.id": filled, "max.poll.records": 4}
+    settings |= {"heartbeat.interval.ms": 200}
+
+    with Consumer(settings) as first:
+        offsets = StoredOffsets(first, store)
+        first.subscribe([filled], listener=offsets)
+        read(first, 4)
+    assert sum(offsets_of(admin, filled).values()) >= 4
+    with Consumer(settings) as second:
+        offsets = StoredOffsets(second, store)
+        second.subscribe([filled], listener=offsets)
+        read(second, 4)
+        with Consumer(settings, partition_assignment_strategy="range") as third:
+            third_offsets = StoredOffsets(third, store)
+            third.subscribe([filled], listener=third_offsets)
+            eventually(lambda: bool(second.poll(50) and False) or bool(third.poll(50) or third.assignment()))
+            eventually(lambda: bool(second.poll(50) and False) or len(second.assignment()) == 1)
+            for each in (offsets, third_offsets):
+                each.save()
+            stored = store.load([TopicPartition(filled, number) for number in (0, 1)])
+            eventually(lambda: offsets_of(admin, filled) == {p.partition: at for p, at in stored.items()})
+        with Producer(bootstrap_servers=broker.bootstrap) as producer:
+            producer.send(filled, b"one more", partition=0)
+        read(second, 1)
+    stored = store.load([TopicPartition(filled, number) for number in (0, 1)])
+    assert offsets_of(admin, filled) == {p.partition: at for p, at in stored.items()}
+
+
 def test_members_of_a_broadcast_mirror_their_offsets_separately(
     broker: Any, filled: str, admin: Admin, tmp_path: Path
 ) -> None:

@@ -105,6 +105,24 @@ def test_no_other_instance_can_commit_while_a_snapshot_is_read(
     zombies[0].close()
 
 
+def test_stores_with_different_ids_share_their_topics(places: dict[str, Any], topic: str) -> None:
+    """Spec: E10. Each restores its own state and offsets, and overwrites nobody else's."""
+    first, second = {**places, "transactional_id": f"{topic}-A"}, {**places, "transactional_id": f"{topic}-Bee"}
+    with SnapshotStore.open(**first) as store:
+        with store.transaction({("in", 0): 5}):
+            store.producer.send(topic, b"out")
+        store.save_full(b"five")
+    with SnapshotStore.open(**second) as store:
+        assert store.restored == ({}, None, {})
+        with store.transaction({("in", 0): 1}):
+            store.producer.send(topic, b"out")
+        store.save_full(b"one")
+    for settings, offset, state in ((first, 5, b"five"), (second, 1, b"one")):
+        with SnapshotStore.open(**settings) as store:
+            assert store.offsets == {TopicPartition("in", 0): offset}
+            assert store.restored.state == state
+
+
 def test_a_store_cannot_be_created_without_open() -> None:
     """Spec: E10. The wrong order is impossible by construction."""
     with pytest.raises(OttlaError, match=r"AsyncSnapshotStore\(\) cannot be called directly"):

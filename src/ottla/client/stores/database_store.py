@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, as_positions
 from ottla.client.stores.offset_store import OffsetStore
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
@@ -72,8 +73,8 @@ class DatabaseOffsetStore(OffsetStore):
         if create:
             self._create()
 
-    def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        wanted = set(partitions)
+    def load(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
+        wanted = set(as_partitions(partitions))
         with contextlib.closing(self.connection.cursor()) as cursor:
             self._execute(
                 cursor, f"select topic, partition_id, next_offset from {self.table} where consumer = ?", self.name
@@ -85,12 +86,13 @@ class DatabaseOffsetStore(OffsetStore):
         self.known.update(found)
         return found
 
-    def save(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def save(self, offsets: ByPartition[int]) -> None:
+        moved = as_positions(offsets)
         with contextlib.closing(self.connection.cursor()) as cursor:
-            for partition, offset in sorted(offsets.items()):
+            for partition, offset in sorted(moved.items()):
                 self._save(cursor, partition, offset)
-        self.known.update(offsets)
-        self._saved.update(offsets)
+        self.known.update(moved)
+        self._saved.update(moved)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Any]:

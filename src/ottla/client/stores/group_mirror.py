@@ -7,7 +7,14 @@ from typing import Any
 
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.core.model import CommittedOffset
-from ottla.client.stores.client_parts import async_consumer, close_after, find_group, network_of, run
+from ottla.client.stores.client_parts import (
+    async_consumer,
+    close_after,
+    find_group,
+    network_of,
+    positions_of,
+    run,
+)
 from ottla.client.stores.mirroring import MARK, Mirroring
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
@@ -48,6 +55,15 @@ class GroupMirror:
             raise OttlaError("the name of the group is blank", "Pass a name, or omit it.")
         if group == own:
             raise OttlaError(f"{group} is the consumer's own group", "Omit the name, or use another one.")
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the consumer is closed, so that nothing can be committed any more."""
+        return network_of(self._inner).is_closed
+
+    def reads(self, partition: TopicPartition) -> bool:
+        """Whether the partition is assigned to the consumer."""
+        return partition in positions_of(self._inner).states
 
     @property
     def refusal(self) -> str | None:
@@ -102,6 +118,32 @@ class GroupMirror:
             group.add_commit(marked, self._inner.config.default_api_timeout_ms, done)
         except KafkaError as error:  # not a member any more: the new owner of the partitions commits them
             done(None, error)
+
+
+class MemberMirrors:
+    """The mirrors of all consumers that use the same store object, at the same time or one after the other.
+
+    Each commits the offsets of the partitions that its own consumer reads.
+    """
+
+    def __init__(self) -> None:
+        self._mirrors: list[GroupMirror] = []
+
+    def add(self, mirror: GroupMirror) -> None:
+        self._mirrors = [*self._open(), mirror]
+
+    def __call__(self, offsets: Mapping[TopicPartition, int]) -> None:
+        mirrors = self._open()
+        shares: dict[int, dict[TopicPartition, int]] = {}
+        for partition, offset in offsets.items():
+            owner = next((i for i, mirror in enumerate(mirrors) if mirror.reads(partition)), len(mirrors) - 1)
+            shares.setdefault(owner, {})[partition] = offset
+        for index, share in shares.items():
+            if mirrors:
+                mirrors[index].show(share)
+
+    def _open(self) -> list[GroupMirror]:
+        return [mirror for mirror in self._mirrors if not mirror.is_closed]
 
 
 def shares_partitions(consumer: AsyncConsumer) -> bool:

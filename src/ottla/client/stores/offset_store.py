@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, as_positions
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
@@ -59,14 +60,15 @@ class FileOffsetStore(OffsetStore):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def load(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def load(self, partitions: Iterable[PartitionLike]) -> dict[TopicPartition, int]:
         known = self._read()
-        return {partition: known[partition] for partition in partitions if partition in known}
+        return {partition: known[partition] for partition in as_partitions(partitions) if partition in known}
 
-    def save(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def save(self, offsets: ByPartition[int]) -> None:
+        moved = as_positions(offsets)
         with self._locked():
-            self._replace({**self._read(), **offsets})
-        self.stored(offsets)
+            self._replace({**self._read(), **moved})
+        self.stored(moved)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -9,6 +9,8 @@ tool shows the lag. They are never read back. `open()` fails if the group has of
 
 A store is created by `open()` only. It initializes the transactional id before it reads, so that all transactions of
 the previous instance have ended and the snapshot cannot change while it is read.
+
+The key of every record is the transactional id, so stores of several ids may share the two partitions.
 """
 
 import contextlib
@@ -20,8 +22,9 @@ from ottla.client.admin.group_offsets import list_group_offsets
 from ottla.client.blocking.loop import loop_thread
 from ottla.client.blocking.producer import Producer
 from ottla.client.consumer.consumer import AsyncConsumer
-from ottla.client.core.arguments import PartitionLike, as_partition
-from ottla.client.core.model import CommittedOffset, ConsumerRecord
+from ottla.client.core.arguments import PartitionLike, as_partition, as_positions
+from ottla.client.core.model import LATEST, CommittedOffset, ConsumerRecord
+from ottla.client.core.offset_lookup import list_offsets
 from ottla.client.core.settings import ClientConfig
 from ottla.client.producer.producer import AsyncProducer
 from ottla.client.stores.client_parts import async_producer, network_of
@@ -68,7 +71,7 @@ class _Snapshots:
 
     def following(self, offsets: Mapping[Any, int]) -> dict[TopicPartition, int]:
         """The offsets after a transaction that consumed up to `offsets`."""
-        return {**self.offsets, **{TopicPartition(*partition): offset for partition, offset in offsets.items()}}
+        return {**self.offsets, **as_positions(offsets)}
 
     async def send_incremental(self, offsets: Mapping[TopicPartition, int], full_offset: int) -> None:
         value = json.dumps({"format": FORMAT, "offsets": _by_topic(offsets), "full": full_offset})
@@ -92,7 +95,12 @@ class _Snapshots:
 
     @property
     def _key(self) -> bytes:
-        return str(self.producer.config.transactional_id).encode()
+        return key_of(self.producer)
+
+
+def key_of(producer: AsyncProducer) -> bytes:
+    """The key of all records of one task: stores with other ids may write to the same partitions."""
+    return str(producer.config.transactional_id).encode()
 
 
 class AsyncSnapshotStore:
@@ -265,13 +273,14 @@ async def _restore(
         clock=network_of(producer).clock,
     )
     async with reader:
-        last = await _last_record(reader, incremental)
+        mine = key_of(producer)
+        last = await _last_record(reader, incremental, mine)
         if last is None:
             return _Found(Restored({}, None, {}), NO_SNAPSHOT)
         offsets, full_offset = _decode_incremental(last, incremental)
         if full_offset == NO_SNAPSHOT:
             return _Found(Restored(offsets, None, {}), NO_SNAPSHOT)
-        snapshot = await _record_at(reader, full, full_offset)
+        snapshot = await _record_at(reader, full, full_offset, mine)
         headers = dict(snapshot.headers)
         if OFFSETS_HEADER not in headers:
             raise OttlaError(
@@ -292,23 +301,29 @@ async def _check_mirror(producer: AsyncProducer, group: str) -> None:
             )
 
 
-async def _last_record(reader: AsyncConsumer, place: TopicPartition) -> ConsumerRecord | None:
-    """The last committed record. Usually only the commit marker follows it. Aborted transactions may follow too, so
-    the search goes back in growing steps."""
+async def _last_record(reader: AsyncConsumer, place: TopicPartition, key: bytes) -> ConsumerRecord | None:
+    """The last committed record with this key. Usually only the commit marker follows it. Aborted transactions and
+    records of other ids may follow too, so the search goes back in growing steps.
+
+    It starts at the high watermark, not at the last stable offset: an open transaction of another id before our last
+    record would hide it, and an older snapshot would be restored. `read_between` waits until that transaction ends.
+    """
     await reader.assign([place])
     (beginning,) = (await reader.beginning_offsets([place])).values()
-    (end,) = (await reader.end_offsets([place])).values()
+    (last,) = (await list_offsets(network_of(reader), {place: LATEST})).values()
+    end = last.offset if last is not None else beginning
     step, upper = 2, end
     while upper > beginning:
         lower = max(beginning, end - step)
-        found = await read_between(reader, place, lower, end)
-        if found:
-            return found[-1]
+        for record in reversed(await read_between(reader, place, lower, upper)):
+            if record.key == key:
+                return record
+            _decode_incremental(record, place)  # another id's; raises if it is something else
         upper, step = lower, step * 4
     return None
 
 
-async def _record_at(reader: AsyncConsumer, place: TopicPartition, offset: int) -> ConsumerRecord:
+async def _record_at(reader: AsyncConsumer, place: TopicPartition, offset: int, key: bytes) -> ConsumerRecord:
     await reader.assign([place])
     (beginning,) = (await reader.beginning_offsets([place])).values()
     found = await read_between(reader, place, offset, offset + 1) if offset >= beginning else []
@@ -316,6 +331,11 @@ async def _record_at(reader: AsyncConsumer, place: TopicPartition, offset: int) 
         raise OttlaError(
             f"the full snapshot at offset {offset} of {place} is gone",
             "Set cleanup.policy=compact for the topic, so that it keeps the latest record of each key.",
+        )
+    if found[0].key != key:
+        raise OttlaError(
+            f"the record at offset {offset} of {place} is not a full snapshot of {key.decode()}",
+            "The topic was created again, or something else writes to it.",
         )
     return found[0]
 
@@ -332,7 +352,8 @@ async def read_between(reader: AsyncConsumer, place: TopicPartition, start: int,
         if position != before:
             moved_at = network.now()
         elif network.now() >= moved_at + patience_ms:
-            raise network.out_of_time(patience_ms, f"reading {place} at offset {position}")
+            doing = f"reading {place} at offset {position}, where a transaction of another producer may be open,"
+            raise network.out_of_time(patience_ms, doing)
     return found
 
 

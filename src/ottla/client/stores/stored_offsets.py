@@ -7,7 +7,7 @@ from ottla.client.consumer.positions import FetchState
 from ottla.client.group.member_state import MemberState
 from ottla.client.group.rebalance_listener import RebalanceListener, has_own_lost, notify, notify_blocking
 from ottla.client.stores.client_parts import async_consumer, consumed, find_group, network_of, positions_of, run
-from ottla.client.stores.group_mirror import GroupMirror, shares_partitions
+from ottla.client.stores.group_mirror import GroupMirror, MemberMirrors, shares_partitions
 from ottla.client.stores.offset_store import OffsetStore
 from ottla.types import TopicPartition
 
@@ -46,13 +46,11 @@ class StoredOffsets(RebalanceListener):
         self._asks_again = False
         if isinstance(mirror, str):
             store.mirror = GroupMirror(consumer, mirror)
-        elif (
-            mirror
-            and store.mirror is None
-            and self._inner.config.group_id is not None
-            and not shares_partitions(self._inner)
-        ):
-            store.mirror = GroupMirror(consumer)
+        elif mirror and self._inner.config.group_id is not None and not shares_partitions(self._inner):
+            if store.mirror is None:
+                store.mirror = MemberMirrors()
+            if isinstance(store.mirror, MemberMirrors):
+                store.mirror.add(GroupMirror(consumer))
 
     def save(self) -> None:
         """Saves the position of poll() or the iterator. All records they returned must have been processed."""

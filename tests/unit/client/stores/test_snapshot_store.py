@@ -206,6 +206,33 @@ def test_only_input_after_the_full_snapshot_is_replayed() -> None:
     World(8, transaction_state_log_num_partitions="2").run(story)
 
 
+def test_an_open_transaction_of_another_id_does_not_hide_the_last_snapshot() -> None:
+    """Spec: E10. Behind it, a read_committed reader would find only an older snapshot, and repeat the input since."""
+
+    async def story(world: World) -> None:
+        await set_up(world)
+        settings = {"bootstrap.servers": "127.0.0.1:9092"}
+        places: dict[str, Any] = {"incremental": ("offsets", 0), "full": ("state", 0), "clock": world.loop.clock}
+        other = await AsyncSnapshotStore.open(settings, transactional_id="other", **places)
+        async with await AsyncSnapshotStore.open(settings, transactional_id="x", **places) as store:
+            async with store.transaction({INPUT: 3}):
+                pass
+            await other.producer.begin_transaction()
+            await other._snapshots.send_incremental({INPUT: 1}, -1)  # noqa: SLF001 - it stays open
+            await other.producer.flush()
+            async with store.transaction({INPUT: 9}):
+                pass
+        opening = asyncio.ensure_future(AsyncSnapshotStore.open(settings, transactional_id="x", **places))
+        await asyncio.sleep(5)
+        assert not opening.done(), "restored while the end of the partition cannot be read"
+        await other.producer.commit_transaction()
+        async with await opening as again:
+            assert again.restored.offsets == {INPUT: 9}
+        await other.close()
+
+    World(10, transaction_state_log_num_partitions="2").run(story)
+
+
 def test_the_last_incremental_record_is_found_behind_many_aborted_ones() -> None:
     async def story(world: World) -> None:
         await set_up(world)
