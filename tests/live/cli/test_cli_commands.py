@@ -452,7 +452,7 @@ def test_one_reachable_address_of_several_is_enough(run: Run, broker: Any) -> No
     [
         (("frobnicate",), "ottla: no such command 'frobnicate' (see: ottla --help)"),
         (("topic", "create"), "ottla: missing argument"),
-        (("consume", "t", "--nope"), "ottla: no such option: --nope (see: ottla consume --help)"),
+        (("consume", "t", "--xyz"), "ottla: no such option: --xyz (see: ottla consume --help)"),
         (("topic", "create", "t", "-p", "many"), "ottla: invalid value for '--partitions' / '-p'"),
         (("topic", "create", "t", "-p", "0"), "ottla: invalid value for '--partitions' / '-p'"),
         (("config", "describe", "topics", "t"), "ottla: invalid value for 'KIND': 'topics' is not one of"),
@@ -522,3 +522,34 @@ def test_the_broker_demo_verifies_every_record(run: Run, broker: Any) -> None:
     assert ran.status == 0
     assert (ran.json["records"], ran.json["duplicates"], ran.json["missing"]) == (2000, 0, 0)
     assert "ottla-demo" not in run("topic", "list").out
+
+
+# A group
+
+
+def test_consume_as_a_member_of_a_group_continues_where_it_stopped(run: Run, topic: str, file: Any) -> None:
+    run("topic", "create", topic)
+    run("produce", topic, "--file", file("1\n2\n3\n4\n5\n"))
+    first = run("consume", topic, "--group", topic, "--max", "2")
+    assert first.lines == ["1", "2"]
+    assert f"group {topic}: assigned {topic}-0" in first.err
+    (shown,) = run("group", "describe", topic, "--json").json["partitions"]
+    assert (shown["committed_offset"], shown["lag"]) == (2, 3), "exactly what was printed is committed"
+    second = run("consume", topic, "-g", topic, "--exit-at-end")
+    assert second.lines == ["3", "4", "5"]
+    assert run("consume", topic, "-g", topic, "-e").lines == []
+    assert run("consume", topic, "-g", f"{topic}-new", "-e", "--from", "end").lines == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-p", "0"), "ottla: --partition cannot be combined with --group (the group assigns the partitions)"),
+        (("--from", "5"), "ottla: --from 5 cannot be combined with --group: a group starts at its committed offsets"),
+    ],
+)
+def test_what_a_group_decides_itself_cannot_be_chosen(run: Run, topic: str, words: tuple[str, ...], said: str) -> None:
+    run("topic", "create", topic)
+    ran = run("consume", topic, "--group", "g", *words)
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err

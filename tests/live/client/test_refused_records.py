@@ -87,11 +87,12 @@ def test_a_transaction_with_a_rejected_record_cannot_be_committed(broker: Any, o
     settings = {"bootstrap.servers": broker.bootstrap}
     with Producer(settings, transactional_id=one_partition) as producer:
         producer.init_transactions()
+        wrong: Any = 1.5
         for send in (producer.send, producer.send_and_wait, producer.try_send):
             producer.begin_transaction()
             producer.send(one_partition, b"lost")
             with pytest.raises(TypeError):
-                send(one_partition, b"b", timestamp=1.5)  # type: ignore[operator]
+                send(one_partition, b"b", timestamp=wrong)
             with pytest.raises(TransactionAbortable, match="rejected a record of the transaction"):
                 producer.commit_transaction()
             producer.abort_transaction()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin, Consumer, Producer
+from ottla.client.producer.speedups import Delivery
 from tests.support.waiting import eventually
 
 FORGETS = """
@@ -42,9 +43,7 @@ def members(admin: Admin, group: str) -> int:
     return len(admin.describe_groups([group])[0].members)
 
 
-def test_at_exit_records_are_flushed_groups_are_left_and_the_log_says_so(
-    broker: Any, admin: Admin, topic: str
-) -> None:
+def test_at_exit_records_are_flushed_groups_are_left_and_the_log_says_so(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=1)
     done = subprocess.run(
         [sys.executable, "-c", FORGETS, broker.bootstrap, topic], capture_output=True, text=True, timeout=60, check=True
@@ -62,13 +61,15 @@ def test_a_consumer_that_is_dropped_leaves_its_group(
     broker: Any, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     admin.create_topic(topic, partitions=1)
-    consumer = Consumer(bootstrap_servers=broker.bootstrap, group_id=topic)
-    consumer.subscribe([topic])
-    eventually(lambda: bool(consumer.poll(100) or consumer.assignment()))
-    assert members(admin, topic) == 1
+
+    def forget() -> None:
+        consumer = Consumer(bootstrap_servers=broker.bootstrap, group_id=topic)
+        consumer.subscribe([topic])
+        eventually(lambda: bool(consumer.poll(100) or consumer.assignment()))
+        assert members(admin, topic) == 1
+
     with pytest.warns(ResourceWarning, match=f"consumer ottla of group {topic} was not closed"):
-        del consumer
-        gc.collect()
+        forget()
     eventually(lambda: members(admin, topic) == 0)
     assert f"consumer ottla of group {topic} was dropped without close()" in caplog.text
 
@@ -76,11 +77,13 @@ def test_a_consumer_that_is_dropped_leaves_its_group(
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_producer_that_is_dropped_still_sends_its_records(broker: Any, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, partitions=1)
-    producer = Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000, delivery_timeout_ms=120_000)
-    delivery = producer.send(topic, b"v", partition=0)
+
+    def forget() -> Delivery:
+        producer = Producer(bootstrap_servers=broker.bootstrap, linger_ms=60_000, delivery_timeout_ms=120_000)
+        return producer.send(topic, b"v", partition=0)
+
     with pytest.warns(ResourceWarning, match="producer ottla was not closed"):
-        del producer
-        gc.collect()
+        delivery = forget()
     assert delivery.result(30).offset == 0
 
 

@@ -1,5 +1,6 @@
 """`ottla consume`: prints the records of a topic, from any position, until Ctrl-C or the end of the topic."""
 
+import contextlib
 import json
 import re
 import string
@@ -11,6 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from ottla.cli.consume.formatters import FORMATTERS, Formatter, check_formatter, make_formatter
+from ottla.cli.consume.group_reading import GroupReading, reset_of
 from ottla.cli.output import CommandError, bytes_json, bytes_text, print_error, safe_text, time_text
 from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -49,6 +51,15 @@ def consume(
     partitions: Annotated[
         list[int], typer.Option("--partition", "-p", metavar="N", help="Read only partition N; repeatable.")
     ] = [],  # noqa: B006
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            "-g",
+            metavar="ID",
+            help="Read as a member of this group: start at its committed offsets, and commit what was printed.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option("--max", "-n", metavar="N", min=1, help="Stop after N records.")] = None,
     exit_at_end: Annotated[
         bool,
@@ -93,6 +104,7 @@ def consume(
     Examples:
       ottla consume orders
       ottla consume orders --from end
+      ottla consume orders --group billing   # shares partitions, commits
       ottla consume orders --from -5 --exit-at-end   # last 5 of each partition
       ottla consume orders --from 2026-01-31T12:00 --format json | jq .value
       ottla consume orders --format '{partition}/{offset} {key}: {value}' --max 10
@@ -107,7 +119,13 @@ def consume(
     show = make_format("json" if as_json else format_text)
     where = parse_start(start)
     given = {"isolation.level": isolation, "auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
+    if group is not None:
+        if partitions:
+            raise OttlaError("--partition cannot be combined with --group", "the group assigns the partitions")
+        given |= {"auto.offset.reset": reset_of(where.kind, start, group), "client.id": "ottla-consume"}
     merged = given | client_settings(bootstrap, settings)
+    if group is not None:
+        merged |= {"group.id": group, "enable.auto.commit": "false"}
     build(ConsumerConfig, merged, {})  # report invalid settings before anything is opened
     with open_admin(bootstrap) as admin:
         (description,) = find_topics(admin, [topic], _when_missing(topic))
@@ -117,6 +135,10 @@ def consume(
     chosen = sorted(set(partitions)) or [p.partition for p in description.partitions]
     report_outages()
     with Consumer(merged) as consumer:
+        if group is not None:
+            with contextlib.suppress(KeyboardInterrupt):
+                GroupReading(consumer, group, show).run(topic, limit, exit_at_end)
+            return
         assigned = [TopicPartition(topic, partition) for partition in chosen]
         consumer.assign(assigned)
         _go_to(consumer, assigned, where)

@@ -79,7 +79,11 @@ def test_librdkafkas_names_mean_the_same() -> None:
 
 
 def test_kafka_pythons_and_aiokafkas_keywords_work() -> None:
-    common = {"bootstrap_servers": ["localhost:9092"], "security_protocol": "PLAINTEXT", "api_version": "auto"}
+    common: dict[str, Any] = {
+        "bootstrap_servers": ["localhost:9092"],
+        "security_protocol": "PLAINTEXT",
+        "api_version": "auto",
+    }
     producer = AsyncProducer(None, **common, max_batch_size=1000, connections_max_idle_ms=9, acks="all")
     assert producer.config.batch_size == 1000
     consumer = AsyncConsumer(None, **common, group_id="g", rebalance_timeout_ms=1000, consumer_timeout_ms=200)
