@@ -295,12 +295,16 @@ def _with_port(listeners: str, address: str) -> str:
 
 
 def _print_table(children: list[Child]) -> None:
+    """For people at a terminal."""
     rows = [("broker", "address", "process", "data")]
     rows += [(str(child.node_id), child.address, str(child.pid), child.data) for child in children]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    print()
     for row in rows:
         print("  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]))
-    print()
+    settings = children[0].settings
+    replicas, needed = (settings.get(name, "1") for name in ("default.replication.factor", "min.insync.replicas"))
+    print(f"\nnew topics: {replicas} replicas by default, an acks=all write needs {needed} of them in sync\n")
 
 
 def _say(text: str) -> None:

@@ -125,6 +125,20 @@ def test_a_fetch_that_waits_is_answered_by_an_append_to_any_partition(world: Dat
     assert list(partitions_of(waiting.answer())) == [1]
 
 
+def test_an_idle_follower_waits_again_and_again(world: DataWorld) -> None:
+    """Otherwise an idle cluster would keep its processors busy with empty fetches."""
+    world.topic("orders", partitions=3, replicas=(0, 1))
+    follower = FollowerSession(world)
+    follower.start(3)
+    for _ in range(3):
+        waiting = follower.waits({})
+        assert not waiting.is_answered
+        world.wait(499)
+        assert not waiting.is_answered
+        world.wait(2)
+        assert partitions_of(waiting.answer()) == {}
+
+
 def test_records_are_sent_once_until_the_follower_asks_for_more(world: DataWorld) -> None:
     """It may be syncing them to disk. Sending them again would waste both brokers' time."""
     world.topic("orders", partitions=2, replicas=(0, 1))

@@ -68,6 +68,12 @@ class FollowerReading(Reading):
                     replica, self.follower_id, asked.fetch_offset, asked.log_start_offset, self.follower_epoch
                 )
 
+    def is_ready(self) -> bool:
+        session = self.session
+        if session is not None and session.partitions and not self.items:
+            return self.min_bytes <= 0  # There is no news: it waits.
+        return super().is_ready()
+
     # -- waiting --
 
     def wait(self, wait: FetchWait) -> None:
