@@ -208,7 +208,9 @@ class Broker:
 
     def _open_directory(self, path: str) -> LogDirectory:
         try:
-            return LogDirectory.open(path, disk=self._disk, clock=self._clock, monotonic=self._monotonic)
+            return LogDirectory.open(
+                path, disk=self._disk, clock=self._clock, monotonic=self._monotonic, boot_id=self._boot.boot_id
+            )
         except OSError as error:
             raise OttlaError(
                 f"cannot use {path} as data directory: {error.strerror or error}",

@@ -5,7 +5,6 @@ Closing writes a clean-shutdown file and loading removes it: if it is missing, t
 
 import functools
 import gc
-import json
 import logging
 import resource
 from collections.abc import Callable, Iterable
@@ -24,12 +23,18 @@ from ottla.log.disk import Disk
 from ottla.log.flush import FlushTicket
 from ottla.log.open_files import OpenFiles
 from ottla.log.partition_log import PartitionLog
+from ottla.log.shutdown_marks import (
+    CLEAN_SHUTDOWN_FILE,
+    mark_clean,
+    mark_running,
+    previous_broker_epoch,
+    unmark_running,
+)
 from ottla.types import INT32_MAX, ZERO_UUID, TopicPartition
 
 log = logging.getLogger("ottla.log")
 
 LOCK_FILE = ".lock"
-CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 PARTITION_METADATA_FILE = "partition.metadata"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
@@ -62,9 +67,10 @@ class LogDirectory:
         """Partitions whose files cannot be used, with the reason."""
         self.was_clean = False
         self.previous_broker_epoch: int | None = None
-        """The epoch of the broker that closed the directory cleanly; None if it was not closed cleanly."""
+        """The epoch of the last broker that used the directory; None if something that it wrote may be lost."""
         self.broker_epoch = -1
-        """Of the broker that uses the directory now; written when it is closed."""
+        """Of the broker that uses the directory now."""
+        self._boot_id = ""
         self._is_loaded = False
         self.files = OpenFiles(disk, _handle_limit())
         self._lock = lock
@@ -76,25 +82,38 @@ class LogDirectory:
         self._written: dict[str, bytes] = {}
 
     @classmethod
-    def open(cls, path: str, *, disk: Disk, clock: Clock, monotonic: MonotonicClock) -> "LogDirectory":
-        """Locks the directory for this process, and creates it if missing. OttlaError if another process has it."""
+    def open(
+        cls, path: str, *, disk: Disk, clock: Clock, monotonic: MonotonicClock, boot_id: str = ""
+    ) -> "LogDirectory":
+        """Locks the directory for this process, and creates it if missing. OttlaError if another process has it.
+
+        `boot_id` identifies the run of the machine; empty if unknown.
+        """
         disk.make_directories(path)
         lock = disk.lock(f"{path}/{LOCK_FILE}")
         self = cls(path.rstrip("/") or "/", disk=disk, clock=clock, monotonic=monotonic, lock=lock)
-        self.previous_broker_epoch = self._read_clean_shutdown()
+        self.previous_broker_epoch = previous_broker_epoch(disk, self.path, boot_id)
+        self._boot_id = boot_id
         return self
 
-    def _read_clean_shutdown(self) -> int | None:
-        path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
+    def registered(self, broker_epoch: int) -> None:
+        """The broker that uses the directory has a new epoch. The next start needs it to prove that nothing is lost."""
+        if broker_epoch == self.broker_epoch:
+            return
+        self.broker_epoch = broker_epoch
         try:
-            mark = json.loads(self.disk.read_file(path))
-            epoch = mark["brokerEpoch"]
-            return epoch if isinstance(epoch, int) else -1
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            log.warning("%s: does not say which broker epoch ended here: %s", path, error)
-            return -1
+            if self._boot_id:
+                mark_running(self.disk, self.path, broker_epoch, self._boot_id)
+        except OSError as error:
+            log.warning("%s: cannot write the broker epoch: %s", self.path, error)
+
+    def lost_writes(self) -> None:
+        """Something that was written may be lost, because a sync failed."""
+        self._boot_id = ""
+        try:
+            unmark_running(self.disk, self.path)
+        except OSError as error:
+            log.warning("%s: cannot remove the broker epoch: %s", self.path, error)
 
     # --- opening ------------------------------------------------------------------------------------------
 
@@ -306,9 +325,7 @@ class LogDirectory:
                 self._note_offsets(each)
             self._write_offsets(self._checkpoints)
             if is_clean:
-                mark = json.dumps({"version": 0, "brokerEpoch": self.broker_epoch}, separators=(",", ":"))
-                self.disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", mark.encode())
-                self.disk.sync_directory(self.path)
+                mark_clean(self.disk, self.path, self.broker_epoch)
         except OSError as error:
             log.error("%s: not closed cleanly: %s", self.path, error)
         finally:

@@ -315,6 +315,7 @@ class ReplicaManager:
         """
         if is_final:
             replica.storage_failure = reason
+            self.log_directory.lost_writes()
             log.error(
                 "partition %s: %s; writes are rejected until the broker restarts", replica.topic_partition, reason
             )
@@ -482,7 +483,7 @@ class ReplicaManager:
         own = image.brokers.get(self.broker_id)
         self.broker_epoch = NO_EPOCH if own is None else own.epoch
         if own is not None:
-            self.log_directory.broker_epoch = own.epoch
+            self.log_directory.registered(own.epoch)
         if self.fetchers is not None:
             self.fetchers.apply(image)
         eligible = {broker.broker_id: broker.epoch for broker in image.brokers.values() if not broker.is_leaving}
