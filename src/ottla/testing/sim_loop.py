@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
+CLOSE_ATTEMPTS = 100
+
 _current_host: contextvars.ContextVar["SimHost | None"] = contextvars.ContextVar("sim_host", default=None)
 
 
@@ -59,7 +61,7 @@ class SimHost:
         self._held.clear()
         for task in self._tasks:
             if not task.done():
-                _abandon(task)
+                self.loop.bury(task)
         for callback in self._on_kill:
             callback()
 
@@ -100,6 +102,19 @@ def _abandon(task: asyncio.Task[Any]) -> None:
         coroutine.close()
 
 
+def _close(task: asyncio.Task[Any]) -> None:
+    """Closes the coroutine of an abandoned task, whatever it does about that: Python would complain, and later."""
+    coroutine = task.get_coro()
+    for _ in range(CLOSE_ATTEMPTS):
+        try:
+            if coroutine is not None:
+                coroutine.close()
+            return
+        except Exception:
+            # It awaits something in a `finally` block, or meets a loop that is over.
+            continue
+
+
 class SimLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer: hours pass in milliseconds.
 
@@ -117,6 +132,7 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.network: SimNetwork | None = None
         self.executor_delay_ms = (0.0, 2.0)
         self._graveyard: list[asyncio.Task[Any]] = []
+        self.is_over = False
         selector = selectors.SelectSelector()
         selector.select = self._jump  # type: ignore[method-assign]
         super().__init__(selector)
@@ -156,6 +172,9 @@ class SimLoop(asyncio.SelectorEventLoop):
     # A callback belongs to the machine in whose context it was scheduled.
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        if self.is_over:
+            # Python closes the coroutines of abandoned tasks some time later; what they still want is not done.
+            return asyncio.Handle(callback, args, self, context)
         host = _current_host.get() if context is None else context.get(_current_host)
         if host is None:
             return super().call_soon(callback, *args, context=context)
@@ -215,19 +234,27 @@ class SimLoop(asyncio.SelectorEventLoop):
             self.network = SimNetwork(self)
         return self.network
 
+    def bury(self, task: asyncio.Task[Any]) -> None:
+        """Keeps a task that never gets to its end. Python would close its coroutine and so run its `finally` blocks."""
+        _abandon(task)
+        self._graveyard.append(task)
+
     def run(self, main: Coroutine[Any, Any, Result]) -> Result:
         """Runs `main` and returns its result. Tasks that are left then are dropped without running them further."""
         asyncio.set_event_loop(self)
         try:
             return self.run_until_complete(main)
         finally:
-            for task in asyncio.all_tasks(self):
-                _abandon(task)
-                self._graveyard.append(task)
+            self.is_over = True
+            left = list(asyncio.all_tasks(self) - set(self._graveyard))
+            for task in left:
+                self.bury(task)
             if self.network is not None:
                 self.network.abandon()
             self._ready.clear()  # type: ignore[attr-defined]
             self._scheduled.clear()  # type: ignore[attr-defined]
+            for task in left:
+                _close(task)
             asyncio.set_event_loop(None)
             self.close()
 
@@ -289,6 +316,8 @@ class _Guarded:
 def _make_task(loop: Any, coroutine: Any, context: Any = None, **kwargs: Any) -> asyncio.Task[Any]:
     host = _current_host.get() if context is None else context.get(_current_host)
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context, **kwargs)
-    if host is not None:
+    if loop.is_over:
+        loop.bury(task)
+    elif host is not None:
         host.adopt(task)
     return task

@@ -22,6 +22,8 @@ STORE = "store"
 PROCESS_DEATH_S = 0.011
 """How long it takes until a store on the same machine notices that a process has died."""
 RETRY_S = 0.1
+ORDER_S = 1e-9
+"""Between two things that arrive in order."""
 
 
 class SimStoreHub:
@@ -114,9 +116,16 @@ class SimStore(MetadataStore):
         self.dead_sessions_linger = not hub.notices_death
         self._feed: _Feed | None = None
         self._beating: asyncio.Task[None] | None = None
+        self._confirmed_at = 0.0
         self._context = contextvars.copy_context()
-        self._next_notice = 0.0
+        self._last_arrival = 0.0
         self._is_retrying = False
+
+    @property
+    def is_confirmed(self) -> bool:
+        # From the time at which the confirmed request was sent: the store counts from its arrival, which is later.
+        age_s = self.hub.loop.time() - self._confirmed_at
+        return bool(self.session_id) and age_s < self.session_timeout_ms / 1000
 
     async def start(self) -> None:
         # Notices from the store run on this machine: they stop when it is killed or paused.
@@ -181,6 +190,7 @@ class SimStore(MetadataStore):
         loop, hub = asyncio.get_running_loop(), self.hub
         answer: asyncio.Future[Result] = loop.create_future()
         here = contextvars.copy_context()
+        sent_at = loop.time()
 
         def arrive(*, is_late: bool = False) -> None:
             if not hub.is_reachable(self.host_name):
@@ -195,13 +205,14 @@ class SimStore(MetadataStore):
                 result = action()
             except Exception as raised:
                 error = raised
-            loop.call_later(hub.delay(), reply, result, error, hub.tree.revision, context=here)
+            loop.call_at(self._next_arrival(hub.delay()), reply, result, error, hub.tree.revision, context=here)
 
         def reply(result: Any, error: Exception | None, revision: int) -> None:
             if answer.done() or not hub.is_reachable(self.host_name):
                 return
-            # Notices and answers take the same connection: an answer never overtakes a notice.
             self._deliver(until_revision=revision)
+            if not isinstance(error, SessionExpired):
+                self._confirmed_at = max(self._confirmed_at, sent_at)
             if error is None:
                 answer.set_result(result)
             else:
@@ -226,11 +237,15 @@ class SimStore(MetadataStore):
     # --- notices of changes -------------------------------------------------------------------------------
 
     def notify_later(self, feed: _Feed, delay_s: float) -> None:
-        """The broker is told about changes after a while. A later notice never overtakes an earlier one."""
+        """The broker is told about changes after a while."""
         loop = self.hub.loop
         if feed is self._feed and not loop.is_closed():
-            self._next_notice = max(self._next_notice, loop.time() + delay_s)
-            loop.call_at(self._next_notice, self._notify, feed, context=self._context)
+            loop.call_at(self._next_arrival(delay_s), self._notify, feed, context=self._context)
+
+    def _next_arrival(self, delay_s: float) -> float:
+        """Notices and answers take the same connection: none overtakes another."""
+        self._last_arrival = max(self._last_arrival + ORDER_S, self.hub.loop.time() + delay_s)
+        return self._last_arrival
 
     def _notify(self, feed: _Feed) -> None:
         if feed is not self._feed or not self.session_id or not feed.undelivered:

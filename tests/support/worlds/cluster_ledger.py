@@ -25,10 +25,13 @@ def batches_between(log: PartitionLog, start: int, end: int) -> Iterator[tuple[i
     """(base offset, next offset, bytes) of each stored batch that has an offset in [start, end)."""
     offset = max(start, log.log_start_offset)
     while offset < end:
-        data = log.read(offset, SLICE_BYTES, upper_bound=end)
+        # Not with `end` as the bound: it can lie inside a batch, and the log expects the end of one.
+        data = log.read(offset, SLICE_BYTES, upper_bound=log.log_end_offset)
         if not data:
             return
         for position, header in iter_batches(data):
+            if header.base_offset >= end:
+                return
             size = header.size_bytes
             yield header.base_offset, header.next_offset, bytes(data[position : position + size])
             offset = header.next_offset

@@ -39,24 +39,29 @@ class Load:
         self.seen_by_group: set[int] = set()
         self.ending = False
         self.workers = itertools.count()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._senders: list[asyncio.Task[None]] = []
+        self._readers: list[asyncio.Task[None]] = []
 
     def place(self, topic: str, partition: int) -> int:
         """The number of a partition in the history."""
         return partition + (self.partitions if topic == BOUND else 0)
 
-    def start(self, coroutine: Any) -> "asyncio.Task[None]":
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.append(task)
-        return task
+    def start(self, coroutine: Any) -> None:
+        """Something that has to be done before the end of the story."""
+        self._senders.append(asyncio.get_running_loop().create_task(coroutine))
+
+    def _read_on(self, coroutine: Any) -> None:
+        self._readers.append(asyncio.get_running_loop().create_task(coroutine))
 
     async def finish(self, patience_s: float = 600) -> None:
         """Waits until every sender has sent everything, then ends the readers."""
-        self.ending = True
-        done, pending = await asyncio.wait(self._tasks, timeout=patience_s)
-        assert not pending, f"{len(pending)} clients did not finish within {patience_s} s"
-        for task in done:
-            task.result()
+        for name, tasks in (("senders", self._senders), ("readers", self._readers)):
+            if tasks:
+                done, pending = await asyncio.wait(tasks, timeout=patience_s)
+                assert not pending, f"{len(pending)} {name} did not finish within {patience_s} s"
+                for task in done:
+                    task.result()
+            self.ending = True
 
     # --- clients ------------------------------------------------------------------------------------------
 
@@ -145,7 +150,7 @@ class Load:
     def reads(self, *, committed: bool = True, **settings: Any) -> None:
         """Starts a consumer that reads both topics while the story runs."""
         worker = next(self.workers)
-        self.start(self._read(worker, committed, settings))
+        self._read_on(self._read(worker, committed, settings))
 
     async def _read(self, worker: int, committed: bool, settings: dict[str, Any]) -> None:
         isolation = "read_committed" if committed else "read_uncommitted"
@@ -161,9 +166,27 @@ class Load:
                 if polled:
                     self.history.append(Transaction(worker, polled=polled, outcome=OK))
 
+    def watches_ends(self) -> None:
+        """Starts a client that asks for the ends of the partitions: they never go back, not even after an election."""
+        self._read_on(self._watch_ends())
+
+    async def _watch_ends(self) -> None:
+        seen: dict[Any, int] = {}
+        reading = {"request_timeout_ms": 1_000, "default_api_timeout_ms": 5_000}
+        async with self.world.consumer(**reading, **QUICK) as consumer:
+            while not self.ending:
+                try:
+                    ends = await consumer.end_offsets([(PLAIN, p) for p in range(self.partitions)])
+                except KafkaError:
+                    continue
+                for place, end in ends.items():
+                    assert end >= seen.get(place, 0), f"{place} ended at {seen[place]}, and now at {end}"
+                    seen[place] = end
+                await asyncio.sleep(0.05)
+
     def joins_group(self, name: str = "m", **settings: Any) -> None:
         """Starts a member of the group that reads the topic of the idempotent senders and commits."""
-        self.start(self._consume(name, settings))
+        self._read_on(self._consume(name, settings))
 
     async def _consume(self, name: str, settings: dict[str, Any]) -> None:
         reading = {

@@ -146,3 +146,20 @@ def test_of_two_brokers_that_set_the_same_version_one_gets_a_conflict() -> None:
         assert [type(outcome) for outcome in outcomes if outcome is not None] == [Conflict]
 
     run(story)
+
+
+def test_a_session_is_unconfirmed_before_the_store_ends_it() -> None:
+    """By the clock of its own machine."""
+
+    async def story(hub: SimStoreHub) -> None:
+        host = SimHost(hub.loop, "a")
+        store = await host.start(opened(hub, "a"))
+        await host.start(store.commit([Create("/here", b"", ephemeral=True)]))
+        await asyncio.sleep(60)
+        assert store.is_confirmed
+        hub.network.partition("a", hub.name)
+        while store.is_confirmed:  # noqa: ASYNC110 - simulated time
+            await asyncio.sleep(0.01)
+        assert value_of(hub, "/here") == b"", "the store ended it before its owner could know"
+
+    run(story, delay_ms=(50, 60))
