@@ -80,10 +80,17 @@ class MarkerWriter:
         self._replicas.when_committed(written, COMMIT_TIMEOUT_MS, reply)
 
 
+class _Order(NamedTuple):
+    """A decided transaction, and the shard that ordered its markers. After a load the new shard orders them again."""
+
+    decided: SendMarkers
+    shard: TransactionShard
+
+
 class _Retry(NamedTuple):
     """Markers that could not be written, and who led their partitions at that time."""
 
-    decided: SendMarkers
+    order: _Order
     leaders: dict[TopicPartition, tuple[int, int] | None]
     failures: int
 
@@ -108,7 +115,7 @@ class MarkerDelivery:
 
     def send(self, decided: SendMarkers) -> None:
         # Not at once: the coordinator is still in the step that decided this.
-        asyncio.get_running_loop().call_soon(self._deliver, decided, decided.partitions, 0)
+        asyncio.get_running_loop().call_soon(self._begin, decided)
 
     def apply(self, image: ClusterImage) -> None:
         """Markers that wait for a partition's leader are sent as soon as there is a new one."""
@@ -117,7 +124,7 @@ class MarkerDelivery:
                 timer.cancel()
                 self._timers.discard(timer)
                 del self._retries[timer]
-                self._deliver(retry.decided, retry.leaders, retry.failures)
+                self._deliver(retry.order, retry.leaders, retry.failures)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -126,17 +133,27 @@ class MarkerDelivery:
         self._timers.clear()
         self._retries.clear()
 
-    def _deliver(self, decided: SendMarkers, partitions: Iterable[TopicPartition], failures: int) -> None:
-        if self._is_stopped:
-            return
+    def _begin(self, decided: SendMarkers) -> None:
+        shard = self._active_shard(decided)
+        if shard is not None:
+            if decided.partitions:
+                self._deliver(_Order(decided, shard), decided.partitions, 0)
+            else:
+                self._report(decided, [])
+
+    def _active_shard(self, decided: SendMarkers) -> TransactionShard | None:
+        """None if this broker no longer coordinates the transaction: the new coordinator has the decision in its log,
+        and delivers it."""
         try:
-            shard = self._transactions.shard(decided.transactional_id)
-            epoch = self._transactions.epoch_of(self._transactions.partition_of(decided.transactional_id))
+            return None if self._is_stopped else self._transactions.shard(decided.transactional_id)
         except KafkaError:
-            return  # the new coordinator has the decision in its log, and delivers it
-        if not decided.partitions:
-            self._report(decided, [])
+            return None
+
+    def _deliver(self, order: _Order, partitions: Iterable[TopicPartition], failures: int) -> None:
+        decided, shard = order
+        if self._active_shard(decided) is not shard:
             return
+        epoch = self._transactions.epoch_of(self._transactions.partition_of(decided.transactional_id))
         codes: Codes = {}
         here: list[tuple[TopicPartition, tuple[Replica, int]]] = []
         elsewhere: dict[int, list[TopicPartition]] = {}
@@ -151,13 +168,13 @@ class MarkerDelivery:
             except KafkaError as error:
                 codes[partition] = error.code
         for broker_id, led in elsewhere.items():
-            self._ask(broker_id, decided, tuple(led), epoch, failures)
+            self._ask(broker_id, order, tuple(led), epoch, failures)
         if codes:
-            self._settle(decided, codes, failures)
+            self._settle(order, codes, failures)
         if here:
 
             def committed(codes: list[ErrorCode]) -> None:
-                self._settle(decided, dict(zip([partition for partition, _ in here], codes, strict=True)), failures)
+                self._settle(order, dict(zip([partition for partition, _ in here], codes, strict=True)), failures)
 
             self._writer.when_committed([ticket for _, ticket in here], committed)
 
@@ -172,24 +189,25 @@ class MarkerDelivery:
         )
 
     def _ask(
-        self, broker_id: int, decided: SendMarkers, partitions: tuple[TopicPartition, ...], epoch: int, failures: int
+        self, broker_id: int, order: _Order, partitions: tuple[TopicPartition, ...], epoch: int, failures: int
     ) -> None:
         """Has another broker write the markers."""
+        decided = order.decided
 
         def answered(answer: "asyncio.Future[Codes]") -> None:
             error = answer.exception()
             if error is None:
-                self._settle(decided, answer.result(), failures)
+                self._settle(order, answer.result(), failures)
             else:
                 code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
-                self._settle(decided, dict.fromkeys(partitions, code), failures)
+                self._settle(order, dict.fromkeys(partitions, code), failures)
 
         marker = Marker(
             decided.producer_id, decided.producer_epoch, epoch, decided.commit, decided.transaction_version, partitions
         )
         self._requests.ask(broker_id, marker).add_done_callback(answered)
 
-    def _settle(self, decided: SendMarkers, codes: Codes, failures: int) -> None:
+    def _settle(self, order: _Order, codes: Codes, failures: int) -> None:
         """What became of some of the markers: those that were not written are sent again."""
         failed = {
             partition: code
@@ -203,15 +221,15 @@ class MarkerDelivery:
                 log.log(
                     level,
                     "transaction %s: cannot write a marker to %s, will retry: %s",
-                    decided.transactional_id,
+                    order.decided.transactional_id,
                     partition,
                     code.name,
                 )
-            retry = _Retry(decided, {partition: self._leader(partition) for partition in failed}, failures)
+            retry = _Retry(order, {partition: self._leader(partition) for partition in failed}, failures)
             self._retry_later(retry)
         done = [partition for partition in codes if partition not in failed]
         if done:
-            self._report(decided, done)
+            self._report(order.decided, done)
 
     def _leader(self, partition: TopicPartition) -> tuple[int, int] | None:
         """A partition's leader and leader epoch; None if the partition was deleted."""
@@ -222,7 +240,7 @@ class MarkerDelivery:
     def _retry_later(self, retry: _Retry) -> None:
         def again() -> None:
             self._retries.pop(timer, None)
-            self._deliver(retry.decided, retry.leaders, retry.failures)
+            self._deliver(retry.order, retry.leaders, retry.failures)
 
         if not self._is_stopped:
             timer = self._later(RETRY.delay_ms(retry.failures, 0.0), again)
@@ -240,9 +258,7 @@ class MarkerDelivery:
     def _report(self, decided: SendMarkers, partitions: list[TopicPartition], failures: int = 0) -> None:
         if self._is_stopped:
             return
-        try:
-            self._transactions.shard(decided.transactional_id)
-        except KafkaError:
+        if self._active_shard(decided) is None:
             # The coordinator moved or is loading: the load writes the markers again, which does no harm.
             log.info("transaction %s: markers written, but the coordinator has moved", decided.transactional_id)
             return

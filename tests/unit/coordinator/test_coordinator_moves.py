@@ -258,6 +258,23 @@ def test_markers_that_wait_for_a_leader_are_written_as_soon_as_there_is_one(worl
     assert state(world) == "CompleteCommit"
 
 
+def test_markers_are_ordered_once_however_often_the_coordinator_moves(world: CoordinatorWorld) -> None:
+    """The retries of an earlier load end: otherwise there would be more and more of them."""
+    producer = open_transaction(world)
+    world.publish(moved(world, "orders", leader=-1, leader_epoch=1))
+    decide(world, producer)
+    catch_up(world, TRANSACTIONS)
+    for _ in range(5):
+        move(world, TRANSACTIONS, leader=1)
+        world.wait(5_000)
+        move(world, TRANSACTIONS, leader=0)
+        catch_up(world, TRANSACTIONS)
+        world.wait(5_000)
+    world.publish(moved(world, "orders", leader=0, leader_epoch=2))
+    world.wait(5_000)
+    assert markers(world) == 1
+
+
 def test_offsets_verified_in_an_earlier_leader_epoch_are_not_stored(world: CoordinatorWorld) -> None:
     """Another broker led the group's partition in between. The producer finds the coordinator again, and retries."""
     producer = open_transaction(world)
