@@ -9,6 +9,8 @@ store can implement; `tests/unit/metadata/test_store_contract.py` runs the same 
   is closed, after a timeout when its process crashes or hangs.
 - A watch is called on the event loop with every change under its prefix. Each call leads from one consistent state
   to a later one, and calls are in order. A session's own commits have been delivered when `commit` returns.
+- Answers and watch calls of one session come in the order in which the store handled them: what `scan` returns is not
+  older than what a watch has already delivered.
 """
 
 from abc import ABC, abstractmethod

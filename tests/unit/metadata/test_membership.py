@@ -22,6 +22,7 @@ from ottla.types import Endpoint, TopicPartition
 
 NONE = ErrorCode.NONE
 T0 = TopicPartition("t", 0)
+PATIENCE_SECONDS = 60.0
 
 
 class World:
@@ -66,7 +67,7 @@ class World:
     def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def whole() -> None:
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     await story()
             finally:
                 for follower in self.followers.values():
