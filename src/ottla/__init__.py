@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ottla.client.stores.snapshot_store import AsyncSnapshotStore, SnapshotStore
     from ottla.client.stores.stored_offsets import AsyncStoredOffsets, StoredOffsets
     from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal
-    from ottla.client.transform import Output, async_transform, transform
+    from ottla.client.transform import Output, async_transform, dead_letter, transform
     from ottla.errors import (
         ArgumentError,
         ConfigError,
@@ -71,6 +71,7 @@ __all__ = [
     "WakeupError",
     "__version__",
     "async_transform",
+    "dead_letter",
     "transform",
 ]
 
@@ -114,6 +115,7 @@ _HOMES = {
     "TransactionFatal": "ottla.client.transactions.errors",
     "WakeupError": "ottla.client.consumer.consumer",
     "async_transform": "ottla.client.transform",
+    "dead_letter": "ottla.client.transform",
     "transform": "ottla.client.transform",
 }
 

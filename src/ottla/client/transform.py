@@ -1,6 +1,7 @@
 """transform(): consume, transform and produce in one call; at most once, at least once or exactly once."""
 
 import asyncio
+import enum
 import inspect
 import logging
 import secrets
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.blocking.loop import loop_thread
 from ottla.client.consumer.consumer import AsyncConsumer
-from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition
+from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition, check_topic
 from ottla.client.core.callers_thread import CallersThread
 from ottla.client.core.foreign_settings import translate
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike
@@ -54,11 +55,17 @@ DONE_AGAIN = MOVED_ON | {
 another producer has fenced this one, aborting raises TransactionFatal.)"""
 
 
+class SameKey(enum.Enum):
+    """The default of Output.key. None is a record without a key."""
+
+    SAME_KEY = "the key of the input record"
+
+
 class Output(NamedTuple):
     """A record to produce. By default the key is that of the input record, and the topic that of the call."""
 
     value: Bytes
-    key: Bytes = None
+    key: Bytes | SameKey = SameKey.SAME_KEY
     topic: str | None = None
     partition: int | None = None
     headers: HeadersLike = None
@@ -75,11 +82,29 @@ class Transformed:
     """Records that could not be written (at-most-once only; otherwise that is an error)."""
     aborted: int = 0
     """Transactions that were aborted and repeated (exactly-once only)."""
+    errors: int = 0
+    """Records that the function failed on, and that were skipped or replaced by `on_error`, or sent to the dead
+    letters."""
+
+
+def dead_letter(record: ConsumerRecord, error: BaseException, topic: str) -> "Output":
+    """The record unchanged, for a topic of dead letters. Headers tell what went wrong and where it comes from:
+    `ottla.error`, `ottla.topic`, `ottla.partition` and `ottla.offset`."""
+    added = {
+        "ottla.error": f"{type(error).__name__}: {error}",
+        "ottla.topic": record.topic,
+        "ottla.partition": str(record.partition),
+        "ottla.offset": str(record.offset),
+    }
+    headers = [*record.headers, *((name, text.encode("utf-8", "replace")) for name, text in added.items())]
+    return Output(record.value, record.key, topic, headers=headers, timestamp=record.timestamp)
 
 
 Result = Output | Bytes | Iterable[Output | Bytes]
 Function = Callable[[ConsumerRecord], Result]
 AsyncFunction = Callable[[ConsumerRecord], Result | Awaitable[Result]]
+OnError = Callable[[ConsumerRecord, Exception], Result]
+AsyncOnError = Callable[[ConsumerRecord, Exception], Result | Awaitable[Result]]
 Batch = list[tuple[ConsumerRecord, list[Output]]]
 
 
@@ -94,6 +119,8 @@ def transform(
     transactional_id: str | None = None,
     stop: Any = None,
     until_end: bool = False,
+    on_error: OnError | None = None,
+    dead_letters: str | None = None,
     **keywords: Any,
 ) -> Transformed:
     """Reads `source`, calls `function` with every record and writes the results to `to`.
@@ -103,9 +130,13 @@ def transform(
     with `until_end`, until all assigned partitions have been read to the end; otherwise forever. `settings` and
     keywords go to the producer, the consumer or both, by their names.
 
-    exactly-once: the output and the offsets of the input are committed atomically, in one transaction per poll. If
-    `function` raises, the transaction is aborted and the error raised. Pass the same `transactional_id` to an instance
-    after a restart, so that its unfinished transaction is aborted at once; it is required for assigned partitions.
+    If `function` raises, the call ends with that error. `on_error(record, error)` is called instead, if it is given: it
+    returns what `function` would, None to skip the record, or raises. With `dead_letters`, a topic, a record that
+    neither could transform is written there unchanged (see `ottla.dead_letter`), with the same guarantee.
+
+    exactly-once: the output and the offsets of the input are committed atomically, in one transaction per poll. Pass
+    the same `transactional_id` to an instance after a restart, so that its unfinished transaction is aborted at once;
+    it is required for assigned partitions.
     at-least-once: offsets are committed after the output is stored; a crash in between repeats records.
     at-most-once: offsets are committed first; a crash, or output that cannot be written, loses records.
 
@@ -115,13 +146,26 @@ def transform(
     callers = CallersThread()
 
     def apply(records: list[ConsumerRecord]) -> Batch:
-        return [(record, _outputs(record, _checked(record, function))) for record in records]
+        return [(record, _outputs(record, one(record))) for record in records]
+
+    def one(record: ConsumerRecord) -> Any:
+        try:
+            return _whole(function(record))
+        except Exception as error:
+            failure = error
+        try:
+            if on_error is not None:
+                return handling.handled(_whole(on_error(record, failure)))
+        except Exception as error:
+            failure = error
+        return handling.give_up(record, failure)
 
     async def apply_there(records: list[ConsumerRecord]) -> Batch:
         batch: Batch = await callers.run(apply, records)
         return batch
 
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
+    handling = _Handling(work.done, on_error, dead_letters)
     try:
         return loop_thread.call(work.run(apply_there, stop, until_end), callers)
     except BaseException:
@@ -141,25 +185,54 @@ async def async_transform(
     transactional_id: str | None = None,
     stop: Any = None,
     until_end: bool = False,
+    on_error: AsyncOnError | None = None,
+    dead_letters: str | None = None,
     **keywords: Any,
 ) -> Transformed:
     """As transform(); `function` may be a coroutine function, and `stop` an asyncio.Event."""
 
     async def apply(records: list[ConsumerRecord]) -> Batch:
-        batch: Batch = []
-        for record in records:
-            result = _checked(record, function)
-            if inspect.isawaitable(result):
-                try:
-                    result = await result
-                except Exception as error:
-                    error.add_note(_place(record))
-                    raise
-            batch.append((record, _outputs(record, result)))
-        return batch
+        return [(record, _outputs(record, await one(record))) for record in records]
+
+    async def one(record: ConsumerRecord) -> Any:
+        try:
+            return _whole(await _awaited(function(record)))
+        except Exception as error:
+            failure = error
+        try:
+            if on_error is not None:
+                return handling.handled(_whole(await _awaited(on_error(record, failure))))
+        except Exception as error:
+            failure = error
+        return handling.give_up(record, failure)
 
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
+    handling = _Handling(work.done, on_error, dead_letters)
     return await work.run(apply, stop, until_end)
+
+
+class _Handling:
+    """What happens to a record that the function failed on."""
+
+    def __init__(self, done: Transformed, on_error: Any, dead_letters: str | None) -> None:
+        if on_error is not None and not callable(on_error):
+            raise OttlaError(f"on_error is not a function: {on_error!r}", "It is called with the record and the error.")
+        if dead_letters is not None:
+            check_topic(dead_letters)
+        self._done = done
+        self._dead_letters = dead_letters
+
+    def handled(self, result: Any) -> Any:
+        self._done.errors += 1
+        return result
+
+    def give_up(self, record: ConsumerRecord, error: Exception) -> Any:
+        """A dead letter, or raises the error with a note where it happened."""
+        if self._dead_letters is None:
+            error.add_note(_place(record))
+            raise error
+        log.warning("%s: %s: %s; sent to %s", _place(record), type(error).__name__, error, self._dead_letters)
+        return self.handled(dead_letter(record, error, self._dead_letters))
 
 
 class _Work:
@@ -310,7 +383,7 @@ class _Work:
                 delivery = await self.producer.send(
                     topic,
                     output.value,
-                    key=record.key if output.key is None else output.key,
+                    key=record.key if isinstance(output.key, SameKey) else output.key,
                     partition=output.partition,
                     headers=output.headers,
                     timestamp=output.timestamp,
@@ -346,13 +419,13 @@ class _Work:
 # --- helpers ----------------------------------------------------------------------------------------------------
 
 
-def _checked(record: ConsumerRecord, function: Callable[[ConsumerRecord], Any]) -> Any:
-    """Calls the user's function. A note with the record is added to its error."""
-    try:
-        return function(record)
-    except Exception as error:
-        error.add_note(_place(record))
-        raise
+def _whole(result: Any) -> Any:
+    """The result of the user's function. A generator runs here, so that its errors count as those of the function."""
+    return list(result) if inspect.isgenerator(result) else result
+
+
+async def _awaited(result: Any) -> Any:
+    return await result if inspect.isawaitable(result) else result
 
 
 def _place(record: ConsumerRecord) -> str:

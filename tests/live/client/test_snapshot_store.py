@@ -12,7 +12,6 @@ from ottla.client.stores.snapshot_store import AsyncSnapshotStore, SnapshotStore
 from ottla.client.transactions.errors import TransactionFatal
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
-from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -21,7 +20,6 @@ def places(broker: Any, topic: str) -> dict[str, Any]:
         names = {f"{topic}-offsets", f"{topic}-state", topic}
         for name in names:
             admin.create_topic(name, partitions=1)
-        eventually(lambda: names <= {known.name for known in admin.list_topics()})  # Kafka's controller knows first
     return {
         "bootstrap_servers": broker.bootstrap,
         "transactional_id": topic,

@@ -12,7 +12,6 @@ from ottla import Admin, Broker, Consumer, Producer, TransactionFatal
 from ottla.client.core.model import LATEST
 from ottla.types import TopicPartition
 from tests.support.processes.crashing import Step, crash_example, load_example
-from tests.support.waiting import eventually
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 COUNT = 250
@@ -34,7 +33,6 @@ def fill(bootstrap: str, topic: str) -> str:
     with Admin(bootstrap_servers=bootstrap) as admin:
         for name in names:
             admin.create_topic(name, partitions=1)
-        eventually(lambda: names <= {known.name for known in admin.list_topics()})  # Kafka's controller knows first
     with Producer(bootstrap_servers=bootstrap) as producer:
         for number in range(COUNT):
             producer.send(f"{topic}-in", f"{number}", key=f"{number}")

@@ -15,7 +15,7 @@ import pytest
 from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, ErrorCode, Producer
 from ottla.client.core.model import LATEST, ConsumerRecord
 from ottla.client.transactions.errors import TransactionAbortable
-from ottla.client.transform import GUARANTEES, Output, async_transform, transform
+from ottla.client.transform import GUARANTEES, Output, async_transform, dead_letter, transform
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
 from tests.support.waiting import eventually
@@ -30,6 +30,7 @@ class Topics:
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap = bootstrap
         self.source, self.to, self.group = f"{name}-in", f"{name}-out", f"{name}-group"
+        self.dead = f"{name}-dead"
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topic(self.source, partitions=PARTITIONS)
             admin.create_topic(self.to, partitions=PARTITIONS, configs={"max.message.bytes": "2000"})
@@ -47,7 +48,14 @@ class Topics:
         )
 
     def output(self) -> list[int]:
-        places = [TopicPartition(self.to, index) for index in range(PARTITIONS)]
+        return sorted(number_of(record) for record in self.read(self.to))
+
+    def read(self, topic: str, partition: int | None = None, offset: int = 0) -> list[ConsumerRecord]:
+        """The committed records of a topic, or those of one partition from an offset on."""
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            (description,) = admin.describe_topics([topic])
+        chosen = [each.partition for each in description.partitions] if partition is None else [partition]
+        places = [TopicPartition(topic, index) for index in chosen]
         with Admin(bootstrap_servers=self.bootstrap) as admin:
             latest = admin.list_offsets(dict.fromkeys(places, LATEST))
         # Not the last stable offsets: a commit returns before its markers are written.
@@ -55,10 +63,12 @@ class Topics:
         settings = {"auto.offset.reset": "earliest", "isolation.level": "read_committed"}
         with Consumer(settings, bootstrap_servers=self.bootstrap) as consumer:
             consumer.assign(places)
-            values: list[int] = []
+            for place in places:
+                consumer.seek(place, offset)
+            found: list[ConsumerRecord] = []
             while any(consumer.position(place) < ends[place] for place in places):
-                values += [number_of(record) for record in consumer.poll(500)]
-            return sorted(values)
+                found += consumer.poll(500)
+            return found
 
 
 @pytest.fixture
@@ -450,3 +460,77 @@ def test_invalid_arguments_are_refused_by_name(options: dict[str, Any], message:
     arguments = {"source": "a", "to": "b", "group_id": "g", **options}
     with pytest.raises(OttlaError, match=message):
         transform(lambda record: None, **arguments)
+
+
+# Errors of the function
+
+
+def odd_ones_fail(record: ConsumerRecord) -> bytes | None:
+    if number_of(record) % 2:
+        raise ValueError(f"{number_of(record)} is odd")
+    return record.value
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_records_that_the_function_fails_on_become_dead_letters(topics: Topics, guarantee: str) -> None:
+    done = topics.run(odd_ones_fail, guarantee, dead_letters=topics.dead)
+    assert (done.consumed, done.produced, done.errors) == (COUNT, COUNT, COUNT // 2)
+    assert topics.output() == list(range(0, COUNT, 2))
+    letters = topics.read(topics.dead)
+    assert sorted(int(letter.value or b"") for letter in letters) == list(range(1, COUNT, 2))
+    for letter in letters:
+        headers = dict(letter.headers)
+        assert headers["ottla.error"] == b"ValueError: %s is odd" % letter.value
+        assert headers["ottla.topic"] == topics.source.encode()
+        source = topics.read(topics.source, int(headers["ottla.partition"] or b""), int(headers["ottla.offset"] or b""))
+        assert (source[0].key, source[0].value, source[0].timestamp) == (letter.key, letter.value, letter.timestamp)
+
+
+def test_an_error_handler_skips_replaces_or_raises(topics: Topics) -> None:
+    def handler(record: ConsumerRecord, error: Exception) -> bytes | None:
+        assert str(error) == f"{number_of(record)} is odd"
+        if number_of(record) == 3:
+            return b"333"
+        if number_of(record) == 5:
+            raise KeyError("five")
+        return None
+
+    with pytest.raises(KeyError, match="five"):
+        topics.run(odd_ones_fail, "exactly-once", on_error=handler)
+    done = topics.run(odd_ones_fail, "exactly-once", on_error=handler, dead_letters=topics.dead)
+    assert done.errors == COUNT // 2
+    assert topics.output() == sorted([*range(0, COUNT, 2), 333])
+    assert [letter.value for letter in topics.read(topics.dead)] == [b"5"]
+
+
+def test_a_generator_that_fails_counts_as_the_function(topics: Topics) -> None:
+    def function(record: ConsumerRecord) -> Any:
+        yield record.value
+        if number_of(record) == 1:
+            raise ValueError("half done")
+
+    topics.run(function, "exactly-once", on_error=lambda record, error: None)
+    assert topics.output() == [number for number in range(COUNT) if number != 1]
+
+
+def test_an_async_function_and_its_async_error_handler(topics: Topics) -> None:
+    async def function(record: ConsumerRecord) -> bytes | None:
+        return odd_ones_fail(record)
+
+    async def handler(record: ConsumerRecord, error: Exception) -> Output:
+        return dead_letter(record, error, topics.dead)
+
+    done = asyncio.run(
+        async_transform(
+            function, topics.source, topics.to, group_id=topics.group, on_error=handler, until_end=True,
+            bootstrap_servers=topics.bootstrap,
+        )
+    )  # fmt: skip
+    assert done.errors == COUNT // 2
+    assert len(topics.read(topics.dead)) == COUNT // 2
+
+
+def test_an_output_may_have_no_key(topics: Topics) -> None:
+    topics.run(lambda record: [Output(record.value, key=None), Output(b"1000")], "exactly-once")
+    keys = {record.value == b"1000": record.key is None for record in topics.read(topics.to)}
+    assert keys == {False: True, True: False}

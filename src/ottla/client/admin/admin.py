@@ -84,7 +84,7 @@ class AsyncAdmin:
     # --- topics -------------------------------------------------------------------------------------------
 
     async def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
-        """Creates topics. Raises for the first one that could not be created.
+        """Creates topics, and waits until all brokers know them. Raises for the first one that could not be created.
 
         >>> await admin.create_topics([NewTopic("a", 3), NewTopic("b", configs={"cleanup.policy": "compact"})])
         """
@@ -98,7 +98,7 @@ class AsyncAdmin:
         replication_factor: int = -1,
         configs: Mapping[str, str] | None = None,
     ) -> CreatedTopic:
-        """Creates one topic. -1 uses the broker's default."""
+        """Creates one topic, and waits until all brokers know it. -1 uses the broker's default."""
         created = await self.create_topics([NewTopic(name, partitions, replication_factor, configs or {})])
         return created[0]
 

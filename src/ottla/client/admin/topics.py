@@ -1,6 +1,8 @@
 """Admin calls about topics: create, list, describe, delete, add partitions, delete records, count records."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ottla.client.admin.requests import ask, fixed, retrying
@@ -10,7 +12,7 @@ from ottla.client.core.model import EARLIEST, LATEST, CreatedTopic, NewTopic, To
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import leaders_of, list_offsets
 from ottla.client.core.polling import CONTROLLER
-from ottla.errors import ErrorCode, raise_for
+from ottla.errors import ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
@@ -18,6 +20,12 @@ from ottla.protocol.messages.delete_records import DeleteRecordsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.types import TopicPartition
+
+log = logging.getLogger("ottla.client")
+
+KNOWN_TIMEOUT_MS = 10_000
+"""How long creating a topic waits until all brokers know it."""
+KNOWN_REQUEST_MS = 2_000
 
 
 async def create_topics(
@@ -44,7 +52,43 @@ async def create_topics(
             for result in response.topics
         ]
 
-    return await retrying(network, attempt)
+    created = await retrying(network, attempt)
+    if not validate_only:
+        await _until_known(network, created)
+    return created
+
+
+async def _until_known(network: Network, created: Sequence[CreatedTopic]) -> None:
+    """Waits until every broker knows the topics and their leaders: the controller answers when they are created, and
+    the brokers learn it a moment later. Then send() or subscribe() cannot fail because it asks the wrong broker.
+
+    The topics exist in any case, so a timeout or an unreachable broker is not an error."""
+    names = [topic.name for topic in created]
+    pending = set(network.view.brokers)
+    deadline = network.now() + KNOWN_TIMEOUT_MS
+    failures = 0
+    while pending and network.now() < deadline:
+        for node_id in sorted(pending):
+            try:
+                response = await network.request(
+                    ApiKey.METADATA, _metadata_request(names), destination=node_id, timeout_ms=KNOWN_REQUEST_MS
+                )
+            except KafkaError:
+                pending.discard(node_id)
+                continue
+            leaders = {
+                topic.name: topic.partitions and all(partition.leader_id >= 0 for partition in topic.partitions)
+                for topic in response.message.topics
+                if topic.error_code == ErrorCode.NONE
+            }
+            if all(leaders.get(name) for name in names):
+                pending.discard(node_id)
+        if pending:
+            failures += 1
+            await asyncio.sleep(min(100, 5 * 2 ** min(failures, 10)) / 1000)
+    if pending:
+        names_text, brokers = ", ".join(names), ", ".join(map(str, sorted(pending)))
+        log.info("admin: topics %s are created, but brokers %s do not know them yet", names_text, brokers)
 
 
 async def list_topics(network: Network, *, include_internal: bool = False) -> list[TopicDescription]:
@@ -138,7 +182,10 @@ async def count_records(network: Network, names: Sequence[str]) -> dict[str, int
 
 async def metadata(network: Network, names: Sequence[str] | None) -> Any:
     """A Metadata response about these topics; None asks for all of them."""
+    return await retrying(network, lambda: ask(network, ApiKey.METADATA, _metadata_request(names)))
 
+
+def _metadata_request(names: Sequence[str] | None) -> Callable[[int], MetadataRequest]:
     def build(version: int) -> MetadataRequest:
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
         if version >= 4:
@@ -146,7 +193,7 @@ async def metadata(network: Network, names: Sequence[str] | None) -> Any:
             return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         return MetadataRequest(topics=topics)
 
-    return await retrying(network, lambda: ask(network, ApiKey.METADATA, build))
+    return build
 
 
 def _creatable(topic: NewTopic) -> Any:

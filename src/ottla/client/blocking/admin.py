@@ -68,7 +68,7 @@ class Admin:
     # --- topics -------------------------------------------------------------------------------------------
 
     def create_topics(self, topics: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
-        """Creates topics. Raises for the first one that could not be created.
+        """Creates topics, and waits until all brokers know them. Raises for the first one that could not be created.
 
         >>> admin.create_topics([NewTopic("a", 3), NewTopic("b", configs={"cleanup.policy": "compact"})])
         """
@@ -77,7 +77,7 @@ class Admin:
     def create_topic(
         self, name: str, *, partitions: int = -1, replication_factor: int = -1, configs: Mapping[str, str] | None = None
     ) -> CreatedTopic:
-        """Creates one topic. -1 uses the broker's default."""
+        """Creates one topic, and waits until all brokers know it. -1 uses the broker's default."""
         return self._call(
             self._async.create_topic(
                 name, partitions=partitions, replication_factor=replication_factor, configs=configs
