@@ -81,6 +81,16 @@ PRODUCER = BlockingClass(
         return by_hand.producer_send_slowly(self, topic, value, key, partition, timestamp, headers)
 """,
 )
+SERIALIZING_PRODUCER = BlockingClass(
+    "producer/serializing.py",
+    "SerializingProducer",
+    "Serializers run in the calling thread.",
+    bases="Producer",
+    init="""
+        self._serializers = Serializers(key_serializer, value_serializer)
+        super().__init__(settings, **keywords)
+""",
+)
 CONSUMER = BlockingClass(
     "consumer/consumer.py",
     "Consumer",
@@ -104,7 +114,7 @@ DESERIALIZING_CONSUMER = BlockingClass(
 )
 FILES = {
     "admin.py": ("The blocking Admin.", [ADMIN]),
-    "producer.py": ("The blocking Producer.", [PRODUCER]),
+    "producer.py": ("The blocking Producer and SerializingProducer.", [PRODUCER, SERIALIZING_PRODUCER]),
     "consumer.py": ("The blocking Consumer and DeserializingConsumer.", [CONSUMER, DESERIALIZING_CONSUMER]),
 }
 EXTRA_IMPORTS = {"producer.py": "from ottla.client.producer.speedups import BlockingSender\n"}

@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ottla.broker.embedded import Broker
     from ottla.client.admin.admin import AsyncAdmin
-    from ottla.client.blocking import Admin, Consumer, DeserializingConsumer, Producer
+    from ottla.client.blocking import Admin, Consumer, DeserializingConsumer, Producer, SerializingProducer
     from ottla.client.consumer.consumer import AsyncConsumer, WakeupError
     from ottla.client.consumer.deserializing import (
         AsyncDeserializingConsumer,
         RecordDeserializationError,
     )
     from ottla.client.consumer.positions import NoOffsetForPartitionError
+    from ottla.client.core.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from ottla.client.core.model import CommittedOffset, ConsumerRecord, NewTopic
     from ottla.client.group.rebalance_listener import RebalanceListener
     from ottla.client.producer.producer import AsyncProducer
+    from ottla.client.producer.serializing import AsyncSerializingProducer, RecordSerializationError
     from ottla.client.stores.database_store import DatabaseOffsetStore, OffsetsMovedError
     from ottla.client.stores.group_mirror import GroupMirror
     from ottla.client.stores.offset_store import FileOffsetStore, OffsetStore
@@ -40,12 +42,14 @@ __all__ = [
     "AsyncConsumer",
     "AsyncDeserializingConsumer",
     "AsyncProducer",
+    "AsyncSerializingProducer",
     "AsyncSnapshotStore",
     "AsyncStoredOffsets",
     "Broker",
     "CommittedOffset",
     "ConfigError",
     "Consumer",
+    "ConsumerInterceptor",
     "ConsumerRecord",
     "DatabaseOffsetStore",
     "DeliveryTimeoutError",
@@ -61,8 +65,12 @@ __all__ = [
     "OttlaError",
     "Output",
     "Producer",
+    "ProducerInterceptor",
+    "ProducerRecord",
     "RebalanceListener",
     "RecordDeserializationError",
+    "RecordSerializationError",
+    "SerializingProducer",
     "SnapshotStore",
     "StoredOffsets",
     "TopicPartition",
@@ -85,12 +93,14 @@ _HOMES = {
     "AsyncConsumer": "ottla.client.consumer.consumer",
     "AsyncDeserializingConsumer": "ottla.client.consumer.deserializing",
     "AsyncProducer": "ottla.client.producer.producer",
+    "AsyncSerializingProducer": "ottla.client.producer.serializing",
     "AsyncSnapshotStore": "ottla.client.stores.snapshot_store",
     "AsyncStoredOffsets": "ottla.client.stores.stored_offsets",
     "Broker": "ottla.broker.embedded",
     "CommittedOffset": "ottla.client.core.model",
     "ConfigError": "ottla.errors",
     "Consumer": "ottla.client.blocking.consumer",
+    "ConsumerInterceptor": "ottla.client.core.interceptors",
     "ConsumerRecord": "ottla.client.core.model",
     "DatabaseOffsetStore": "ottla.client.stores.database_store",
     "DeliveryTimeoutError": "ottla.errors",
@@ -106,8 +116,12 @@ _HOMES = {
     "OttlaError": "ottla.errors",
     "Output": "ottla.client.transform",
     "Producer": "ottla.client.blocking.producer",
+    "ProducerInterceptor": "ottla.client.core.interceptors",
+    "ProducerRecord": "ottla.client.core.interceptors",
     "RebalanceListener": "ottla.client.group.rebalance_listener",
     "RecordDeserializationError": "ottla.client.consumer.deserializing",
+    "RecordSerializationError": "ottla.client.producer.serializing",
+    "SerializingProducer": "ottla.client.blocking.producer",
     "SnapshotStore": "ottla.client.stores.snapshot_store",
     "StoredOffsets": "ottla.client.stores.stored_offsets",
     "TopicPartition": "ottla.types",

@@ -452,7 +452,7 @@ def test_one_reachable_address_of_several_is_enough(run: Run, broker: Any) -> No
     [
         (("frobnicate",), "ottla: no such command 'frobnicate' (see: ottla --help)"),
         (("topic", "create"), "ottla: missing argument"),
-        (("consume", "t", "--xyz"), "ottla: no such option: --xyz (see: ottla consume --help)"),
+        (("produce", "t", "--nope"), "ottla: no such option: --nope (see: ottla produce --help)"),
         (("topic", "create", "t", "-p", "many"), "ottla: invalid value for '--partitions' / '-p'"),
         (("topic", "create", "t", "-p", "0"), "ottla: invalid value for '--partitions' / '-p'"),
         (("config", "describe", "topics", "t"), "ottla: invalid value for 'KIND': 'topics' is not one of"),

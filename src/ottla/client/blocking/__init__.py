@@ -6,6 +6,6 @@ method cannot do is written in by_hand.py. loop.py runs the coroutines.
 
 from ottla.client.blocking.admin import Admin
 from ottla.client.blocking.consumer import Consumer, DeserializingConsumer
-from ottla.client.blocking.producer import Producer
+from ottla.client.blocking.producer import Producer, SerializingProducer
 
-__all__ = ["Admin", "Consumer", "DeserializingConsumer", "Producer"]
+__all__ = ["Admin", "Consumer", "DeserializingConsumer", "Producer", "SerializingProducer"]

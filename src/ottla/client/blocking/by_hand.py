@@ -19,9 +19,10 @@ from ottla.client.core.arguments import (
     as_poll_timeout_ms,
     check_listener,
 )
+from ottla.client.core.interceptors import ProducerRecord, intercept_consume, intercept_send
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike, RecordMetadata, Records
 from ottla.client.producer.arrow_send import ArrowDelivery
-from ottla.client.producer.speedups import Delivery
+from ottla.client.producer.speedups import BlockingSender, Delivery
 from ottla.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ottla.client.blocking.consumer import Consumer, DeserializingConsumer
-    from ottla.client.blocking.producer import Producer
+    from ottla.client.blocking.producer import Producer, SerializingProducer
     from ottla.client.group.consumer_coordinator import CommitCallback
 
 K = TypeVar("K")
@@ -53,6 +54,9 @@ def producer_send_slowly(
     # timestamp, and if the topic is not known or the buffer is full. Only the last two need the loop.
     producer._calls.check_process()
     inner = producer._async
+    if inner._interceptors:
+        record = ProducerRecord(topic, value, key, partition, timestamp, headers)
+        topic, value, key, partition, timestamp, headers = intercept_send(inner._interceptors, record)
     with inner._transactional.rejections:
         made_headers = as_headers(headers)  # once: they may come from an iterator
         if not inner._is_beyond(topic, partition):
@@ -87,6 +91,53 @@ def producer_send_and_wait(
     headers: HeadersLike,
 ) -> RecordMetadata:
     return producer.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers).result()
+
+
+def serializing_producer_send(
+    producer: "SerializingProducer",
+    topic: str,
+    value: Any,
+    *,
+    key: Any,
+    partition: int | None,
+    timestamp: int | None,
+    headers: HeadersLike,
+) -> Delivery:
+    with producer._async._transactional.rejections:
+        made_key, made_value, made_headers = producer._serializers.apply(topic, key, value, headers)
+    return BlockingSender.send(
+        producer, topic, made_value, key=made_key, partition=partition, timestamp=timestamp, headers=made_headers
+    )
+
+
+def serializing_producer_send_and_wait(
+    producer: "SerializingProducer",
+    topic: str,
+    value: Any,
+    *,
+    key: Any,
+    partition: int | None,
+    timestamp: int | None,
+    headers: HeadersLike,
+) -> RecordMetadata:
+    return producer.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers).result()
+
+
+def serializing_producer_try_send(
+    producer: "SerializingProducer",
+    topic: str,
+    value: Any,
+    *,
+    key: Any,
+    partition: int | None,
+    timestamp: int | None,
+    headers: HeadersLike,
+) -> Delivery | None:
+    with producer._async._transactional.rejections:
+        made_key, made_value, made_headers = producer._serializers.apply(topic, key, value, headers)
+    return producer_try_send(
+        producer, topic, made_value, key=made_key, partition=partition, timestamp=timestamp, headers=made_headers
+    )
 
 
 def producer_send_arrow(producer: "Producer", table: Any, topic: str | None) -> ArrowDelivery:
@@ -159,7 +210,10 @@ def consumer_wakeup(consumer: "Consumer") -> None:
 def consumer_poll(consumer: "Consumer", timeout_ms: Timeout, *, max_records: int | None) -> Records:
     wait_ms = as_poll_timeout_ms(timeout_ms)  # checked even if there is nothing to wait for
     reader = consumer._async._reader
-    return _poll(consumer, lambda: reader.take_records(max_records), lambda: reader.poll_records(wait_ms, max_records))
+    records = _poll(
+        consumer, lambda: reader.take_records(max_records), lambda: reader.poll_records(wait_ms, max_records)
+    )
+    return intercept_consume(reader.interceptors, records) if reader.interceptors else records
 
 
 def consumer_poll_arrow(

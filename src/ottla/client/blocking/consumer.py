@@ -12,6 +12,7 @@ from ottla.client.blocking.loop import OneThreadCalls
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.deserializing import DeserializedRecord, Deserializers
 from ottla.client.core.arguments import ByPartition, OffsetLike, PartitionLike, Timeout
+from ottla.client.core.interceptors import ConsumerInterceptor
 from ottla.client.core.model import CommittedOffset, ConsumerRecord, OffsetAndTimestamp, Records, TopicDescription
 from ottla.client.group.consumer_coordinator import CommitCallback
 from ottla.client.transactions.requests import GroupMetadata
@@ -35,8 +36,14 @@ class Consumer:
     ...         ...
     """
 
-    def __init__(self, settings: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        self._async = AsyncConsumer(settings, **keywords)
+    def __init__(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        interceptors: Iterable[ConsumerInterceptor] = (),
+        **keywords: Any,
+    ) -> None:
+        self._async = AsyncConsumer(settings, interceptors=interceptors, **keywords)
         self._calls = OneThreadCalls()
         self._call = self._calls.run
         self.config = self._async.config
@@ -252,6 +259,8 @@ class Consumer:
 
 class DeserializingConsumer(Consumer, Generic[K, V]):
     """An Consumer whose poll() and iterator return objects. The functions take bytes, and should be fast.
+
+    A deserializer with parameters named `topic` or `headers` gets them too.
 
     Records before one that cannot be deserialized are returned first; then poll() raises RecordDeserializationError.
     They run in the calling thread.

@@ -26,6 +26,7 @@ from ottla.client.core.arguments import (
     check_max_records,
     take_assignors,
 )
+from ottla.client.core.interceptors import ConsumerInterceptor, check_interceptors, intercept_consume
 from ottla.client.core.model import (
     EARLIEST,
     LATEST,
@@ -71,6 +72,7 @@ class AsyncConsumer:
         self,
         settings: Mapping[str, Any] | None = None,
         *,
+        interceptors: Iterable[ConsumerInterceptor] = (),
         clock: Clock = system_clock,
         rng: random.Random | None = None,
         **keywords: Any,
@@ -90,11 +92,13 @@ class AsyncConsumer:
         self._reader = RecordReader(
             self.config, self._network, self._positions, self._fetcher, self._subscription, buffer
         )
+        self._reader.interceptors = check_interceptors(interceptors, ConsumerInterceptor)
         self._group: ConsumerCoordinator | None = None
         if self.config.group_id is not None:
             self._group = self._reader.group = ConsumerCoordinator(
                 self.config, assignors, self._network, self._positions, self._subscription, self._reader.consumed
             )
+            self._group.commits.interceptors = self._reader.interceptors
         self._unfinished: list[Callable[[], bool]] = []
         """Each returns whether something on our connections is done; close() waits for it."""
         unclosed.register(self)
@@ -290,7 +294,8 @@ class AsyncConsumer:
         Empty if none arrive within `timeout_ms`, a whole number of milliseconds or a timedelta. Rebalances happen
         during poll(), and it calls the listener.
         """
-        return await self._reader.poll_records(timeout_ms, max_records)
+        records = await self._reader.poll_records(timeout_ms, max_records)
+        return intercept_consume(self._reader.interceptors, records) if self._reader.interceptors else records
 
     async def poll_arrow(
         self,

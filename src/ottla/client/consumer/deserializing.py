@@ -5,7 +5,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.positions import PartitionState
-from ottla.client.core.arguments import Timeout
+from ottla.client.core.arguments import Timeout, parameters_by_name
 from ottla.client.core.model import ConsumerRecord, Headers, Records
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
@@ -51,12 +51,14 @@ class RecordDeserializationError(OttlaError):
 class Deserializers(Generic[K, V]):
     """The two functions, and the failure that the next call has to raise."""
 
-    def __init__(self, key: Callable[[bytes], Any] | None, value: Callable[[bytes], Any] | None) -> None:
+    def __init__(self, key: Callable[..., Any] | None, value: Callable[..., Any] | None) -> None:
         for name, function in (("key_deserializer", key), ("value_deserializer", value)):
             if function is not None and not callable(function):
                 raise OttlaError(f"{name} is not a function: {function!r}", "It is called with bytes.")
         self._key = key
         self._value = value
+        self._key_names = () if key is None else parameters_by_name(key)
+        self._value_names = () if value is None else parameters_by_name(value)
         self._failure: RecordDeserializationError | None = None
 
     def raise_failure(self, states: Mapping[TopicPartition, PartitionState]) -> None:
@@ -74,10 +76,11 @@ class Deserializers(Generic[K, V]):
         part = "key"
         try:
             if self._key is not None and key is not None:
-                key = self._key(key)
+                key = self._key(key, **_named(record, self._key_names)) if self._key_names else self._key(key)
             part = "value"
             if self._value is not None and value is not None:
-                value = self._value(value)
+                names = self._value_names
+                value = self._value(value, **_named(record, names)) if names else self._value(value)
         except Exception as error:
             raise RecordDeserializationError(record, part, error) from error
         return DeserializedRecord(*record[:4], key, value, record.headers)
@@ -98,8 +101,14 @@ class Deserializers(Generic[K, V]):
         return read, back
 
 
+def _named(record: ConsumerRecord, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
 class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
     """An AsyncConsumer whose poll() and iterator return objects. The functions take bytes, and should be fast.
+
+    A deserializer with parameters named `topic` or `headers` gets them too.
 
     Records before one that cannot be deserialized are returned first; then poll() raises RecordDeserializationError.
 

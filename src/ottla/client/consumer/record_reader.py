@@ -4,7 +4,7 @@ A blocking consumer also takes records in its own thread (`take_here`), without 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from ottla.client.consumer.fetcher import Fetcher
@@ -12,6 +12,7 @@ from ottla.client.consumer.iteration_buffer import IterationBuffer
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.subscription import Kind, Subscription
 from ottla.client.core.arguments import Timeout, as_poll_timeout_ms, check_max_records
+from ottla.client.core.interceptors import ConsumerInterceptor, intercept_consume
 from ottla.client.core.model import Records
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
@@ -48,6 +49,8 @@ class RecordReader:
         self.group: ConsumerCoordinator | None = None
         """Set once, if the consumer has a group."""
         self.buffer = buffer
+        self.interceptors: Sequence[ConsumerInterceptor] = ()
+        """For what poll() and the iteration return."""
         self._config = config
         self._network = network
         self._positions = positions
@@ -161,13 +164,16 @@ class RecordReader:
     async def fill_buffer(self) -> None:
         """Waits for records to iterate over. They count as consumed only when they are yielded."""
         if not self.buffer:
-            self.buffer.extend(await self.poll_records(ITERATION_POLL_MS, None))
+            self.buffer.extend(self._intercepted(await self.poll_records(ITERATION_POLL_MS, None)))
             self.confirm()
 
     def take_into_buffer(self) -> bool:
         """For `take_here`: puts records to iterate over into the buffer."""
-        self.buffer.extend(self.take_records(None))
+        self.buffer.extend(self._intercepted(self.take_records(None)))
         return bool(self.buffer)
+
+    def _intercepted(self, records: Records) -> Records:
+        return intercept_consume(self.interceptors, records) if self.interceptors else records
 
     def rewind_buffer(self) -> None:
         """Seeks back to the records left over from an iteration that exited early, to return them as columns."""

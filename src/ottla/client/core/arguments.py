@@ -4,10 +4,11 @@ A record is checked before it joins a batch, so that a bad record fails alone an
 """
 
 import functools
+import inspect
 import logging
 import math
 import numbers
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -254,6 +255,25 @@ def check_columns(columns: Sequence[str] | None) -> None:
         raise ArgumentError(f"columns must be a list of names, not the one name {columns!r}", f"Write [{columns!r}].")
     if columns is not None and not columns:
         raise ArgumentError("columns is empty: records would be consumed and lost", "Omit it to get all columns.")
+
+
+# --- functions of the user -------------------------------------------------------------------------------------------
+
+PASSED_BY_NAME = ("topic", "headers")
+"""What serializers and deserializers may take besides the key or value."""
+
+
+def parameters_by_name(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Which of `topic` and `headers` a function takes.
+
+    >>> parameters_by_name(lambda value, *, topic: value), parameters_by_name(bytes.decode)
+    (('topic',), ())
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C, without a signature
+        return ()
+    return tuple(name for name in PASSED_BY_NAME if name in parameters)
 
 
 # --- listeners and assignors ------------------------------------------------------------------------------------

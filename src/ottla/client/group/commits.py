@@ -2,13 +2,14 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.client.consumer.positions import FetchState, NoOffsetForPartitionError, PartitionState, Positions
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
+from ottla.client.core.interceptors import ConsumerInterceptor, tell_commit
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.offset_requests import MAX_VERSION_WITH_NAMES
 from ottla.client.core.polling import Poll, Request
@@ -66,6 +67,7 @@ class Commits:
     ) -> None:
         self.committed: dict[TopicPartition, int] = {}
         """The offsets that our own commits have stored; auto-commit skips unchanged ones."""
+        self.interceptors: Sequence[ConsumerInterceptor] = ()
         self._config = config
         self._view = view
         self._coordinator = coordinator
@@ -239,6 +241,8 @@ class Commits:
         self._queue.popleft()
         if error is not None:
             self.forget(commit.remaining)  # some of them may be stored despite the error
+        elif self.interceptors:
+            tell_commit(self.interceptors, commit.offsets)
         if commit.on_done is not None:
             commit.on_done(commit.offsets, error)
         elif error is not None:

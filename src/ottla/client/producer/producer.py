@@ -2,14 +2,22 @@
 
 import asyncio
 import contextlib
+import functools
 import random
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from typing import Any, Self
 
 from ottla.checks import require_number
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.core import unclosed
 from ottla.client.core.arguments import Timeout, as_bytes, as_headers, as_timeout_ms, as_timestamp, check_topic
+from ottla.client.core.interceptors import (
+    ProducerInterceptor,
+    ProducerRecord,
+    acknowledge,
+    check_interceptors,
+    intercept_send,
+)
 from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig, build
@@ -57,12 +65,14 @@ class AsyncProducer:
         settings: Mapping[str, Any] | None = None,
         *,
         partitioner: Partitioner | None = None,
+        interceptors: Iterable[ProducerInterceptor] = (),
         clock: Clock = system_clock,
         rng: random.Random | None = None,
         **keywords: Any,
     ) -> None:
         self.config = build(ProducerConfig, settings, keywords)
         self._partitioner = find_partitioner(partitioner, self.config.partitioner_class)
+        self._interceptors = check_interceptors(interceptors, ProducerInterceptor)
         self._network = Network(
             self.config,
             max_idle_ms=self.config.metadata_max_idle_ms,
@@ -79,7 +89,7 @@ class AsyncProducer:
             wake=self._network.wake,
             clock=clock,
         )
-        if self._partitioner is None:  # a custom partitioner is called for every record, in _append()
+        if self._partitioner is None and not self._interceptors:  # these are called for every record, on the slow path
             self._accumulator.known_partitions = self._network.view.partitions
         self._sender = Sender(
             self.config,
@@ -90,6 +100,7 @@ class AsyncProducer:
         )
         self._network.add(self._sender)
         self._transactional = ProducerTransactions(self.config, self._network, self._accumulator, self._sender)
+        self._transactional.interceptors = self._interceptors
         view = self._network.view
         self._sticky = StickyPartitioner(
             min(self.config.batch_size, STICKY_BYTES),
@@ -130,6 +141,9 @@ class AsyncProducer:
             delivery = self._accumulator.try_append(topic, value, key, partition)
             if delivery is not None:
                 return delivery
+        if self._interceptors:
+            record = ProducerRecord(topic, value, key, partition, timestamp, headers)
+            topic, value, key, partition, timestamp, headers = intercept_send(self._interceptors, record)
         with self._transactional.rejections:
             made_headers = as_headers(headers)  # once: they may come from an iterator
             if not self._is_beyond(topic, partition):
@@ -184,6 +198,9 @@ class AsyncProducer:
         headers: HeadersLike = None,
     ) -> Delivery | None:
         """As send(), but never waits: None if the topic is not known yet or the buffer is full. Thread-safe."""
+        if self._interceptors:
+            record = ProducerRecord(topic, value, key, partition, timestamp, headers)
+            topic, value, key, partition, timestamp, headers = intercept_send(self._interceptors, record)
         with self._transactional.rejections:
             if self._is_beyond(topic, partition):
                 self._look_again()  # so that it may be known the next time
@@ -294,7 +311,10 @@ class AsyncProducer:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
         if timestamp is None:
             timestamp = self._clock()
-        return self._accumulator.append(partitions[partition], timestamp, key, value, headers, size_bytes)
+        delivery = self._accumulator.append(partitions[partition], timestamp, key, value, headers, size_bytes)
+        if self._interceptors and delivery is not None:
+            delivery.add_done_callback(functools.partial(acknowledge, self._interceptors))
+        return delivery
 
     def _is_beyond(self, topic: str, partition: int | None) -> bool:
         """Whether a partition is not in the metadata. Its topic may have got more partitions since."""

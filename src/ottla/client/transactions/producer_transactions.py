@@ -1,12 +1,13 @@
 """The transactions of a producer: drives its TransactionManager over the network and waits for each step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ottla.client.admin.limits import with_limits
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.core.arguments import Timeout, as_timeout_ms
+from ottla.client.core.interceptors import ProducerInterceptor, tell_acknowledgement
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.producer.accumulator import Accumulator
@@ -43,6 +44,7 @@ class ProducerTransactions:
         self.config = config
         self.manager: TransactionManager | None = None
         self.rejections = Rejections(self)
+        self.interceptors: Sequence[ProducerInterceptor] = ()
         self._network = network
         self._accumulator = accumulator
         self._sender = sender
@@ -80,6 +82,8 @@ class ProducerTransactions:
 
     def note_rejected(self, error: BaseException) -> None:
         """send() raised this error. In a transaction, the commit must fail then. Any thread."""
+        if self.interceptors and isinstance(error, OttlaError):
+            tell_acknowledgement(self.interceptors, None, error)
         manager = self.manager
         if manager is not None:
             self._network.on_loop(lambda: manager.record_rejected(error))
