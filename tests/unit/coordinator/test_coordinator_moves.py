@@ -265,11 +265,11 @@ def test_markers_are_ordered_once_however_often_the_coordinator_moves(world: Coo
     decide(world, producer)
     catch_up(world, TRANSACTIONS)
     for _ in range(5):
-        move(world, TRANSACTIONS, leader=1)
         world.wait(5_000)
+        # Faster than the pause between two attempts.
+        move(world, TRANSACTIONS, leader=1)
         move(world, TRANSACTIONS, leader=0)
         catch_up(world, TRANSACTIONS)
-        world.wait(5_000)
     world.publish(moved(world, "orders", leader=0, leader_epoch=2))
     world.wait(5_000)
     assert markers(world) == 1
