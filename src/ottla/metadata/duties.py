@@ -72,7 +72,12 @@ class ControllerDuties:
         )
 
     def awaited(self, image: ClusterImage) -> Collection[int]:
-        return awaited_brokers(image, self._seen, self._now() - self._joined_at, self._config.startup_wait_ms)
+        return awaited_brokers(image, self._seen, self._startup_left_s())
+
+    def _startup_left_s(self) -> float:
+        # One computation for both questions, who is awaited and when to look again: rounding must not let a broker be
+        # awaited that nobody waits for.
+        return self._joined_at + self._config.startup_wait_ms / 1000 - self._now()
 
     async def perform(self, image: ClusterImage) -> float | None:
         """Does what is due. Returns after how many seconds it wants to be called again; None if not by itself."""
@@ -128,9 +133,9 @@ class ControllerDuties:
             self._imbalanced_since = None
             return None
         waits = []
-        waited_for = self._joined_at + self._config.startup_wait_ms / 1000 - self._now()
-        if waited_for > 0 and self.awaited(image):
-            waits.append(waited_for)
+        left_s = self._startup_left_s()
+        if left_s > 0 and self.awaited(image):
+            waits.append(left_s)
         if (rebalance := await self._rebalance(image)) is not None:
             waits.append(rebalance)
         return min(waits, default=None)
@@ -153,14 +158,12 @@ class ControllerDuties:
         return None
 
 
-def awaited_brokers(
-    image: ClusterImage, seen: Collection[int], joined_seconds_ago: float, startup_wait_ms: int
-) -> Collection[int]:
+def awaited_brokers(image: ClusterImage, seen: Collection[int], startup_left_s: float) -> Collection[int]:
     """The brokers of the cluster that this one has not seen yet, during the first seconds after it joined.
 
     When the whole cluster starts, the first broker would otherwise take everything and cut every in-sync set to itself.
     A broker that this one has seen and that is gone is dead.
     """
-    if joined_seconds_ago * 1000 >= startup_wait_ms:
+    if startup_left_s <= 0:
         return ()
     return image.known_brokers.keys() - set(seen)

@@ -10,8 +10,9 @@ import pytest
 from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, OttlaError
 from ottla.metadata import records
+from ottla.metadata.config import ControllerConfig
 from ottla.metadata.controller import NewTopic
-from ottla.metadata.duties import awaited_brokers
+from ottla.metadata.duties import ControllerDuties, awaited_brokers
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage
 from ottla.metadata.isr_changes import IsrChange
@@ -345,9 +346,28 @@ def test_a_directory_of_another_cluster_is_rejected_before_anything_is_written(
 def test_brokers_that_were_never_seen_are_awaited_for_a_while() -> None:
     known = {broker_id: BrokerRegistration(broker_id, 1, {}) for broker_id in (0, 1, 2)}
     image = ClusterImage(known_brokers=known)
-    assert awaited_brokers(image, seen={0}, joined_seconds_ago=1, startup_wait_ms=3000) == {1, 2}
-    assert awaited_brokers(image, seen={0, 1, 2}, joined_seconds_ago=1, startup_wait_ms=3000) == set(), "1 and 2 died"
-    assert not awaited_brokers(image, seen={0}, joined_seconds_ago=3, startup_wait_ms=3000)
+    assert awaited_brokers(image, seen={0}, startup_left_s=2) == {1, 2}
+    assert awaited_brokers(image, seen={0, 1, 2}, startup_left_s=2) == set(), "1 and 2 died"
+    assert not awaited_brokers(image, seen={0}, startup_left_s=0)
+
+
+def test_nobody_is_awaited_after_the_last_look_at_them() -> None:
+    """The controller looks again exactly when the wait is over: whatever rounding does, it finds it over then."""
+    known = {broker_id: BrokerRegistration(broker_id, 1, {}) for broker_id in (0, 1)}
+    image = ClusterImage(known_brokers=known)
+    times = [0.0]
+    for thousandth in range(1, 3000):
+        times[0] = joined_at = thousandth / 1000
+        duties = ControllerDuties(
+            0,
+            None,  # type: ignore[arg-type]  # no election takes place
+            ControllerConfig(startup_wait_ms=3000),
+            submit=lambda decide: asyncio.sleep(0, 0),
+            clock=lambda: 0,
+            now=lambda: times[0],
+        )
+        times[0] = joined_at + 3
+        assert not duties.awaited(image), f"joined at {joined_at}"
 
 
 def test_at_a_cold_start_the_first_broker_does_not_take_everything(memory_world: World) -> None:
