@@ -217,25 +217,52 @@ def hand_over(image: ClusterImage, rules: ElectionRules, broker_id: int, *, limi
     partitions, at most `limit`.
     """
     election = Election(image, rules, alive=electable_brokers(image) - {broker_id})
-    changes = list(islice(_handovers(election, broker_id), limit))
+    partitions = ((topic, partition) for topic in image.topics.values() for partition in topic.partitions)
+    changes = [
+        put_roles(topic, partition, roles, election.epoch)
+        for topic, partition, roles in islice(_handovers(election, broker_id, partitions), limit)
+    ]
     return Decision(len(changes), changes)
 
 
-def _handovers(election: Election, broker_id: int) -> Iterator[Put]:
-    for topic in election.image.topics.values():
-        for partition in topic.partitions:
-            if broker_id not in partition.isr:
+def give_up(
+    image: ClusterImage,
+    rules: ElectionRules,
+    broker_id: int,
+    partitions: Iterable[TopicPartition],
+    *,
+    limit: int = MAX_CHANGES,
+) -> Decision[int]:
+    """A broker whose disk failed hands over single partitions. It may have lost records: it is not eligible either."""
+    election = Election(image, rules, alive=electable_brokers(image) - {broker_id})
+    found = (
+        (image.topics[each.topic], partition)
+        for each in partitions
+        if (partition := image.find_partition(each)) is not None
+    )
+    changes = []
+    for topic, partition, roles in islice(_handovers(election, broker_id, found), limit):
+        elr = tuple(r for r in roles.elr if r != broker_id)
+        changes.append(put_roles(topic, partition, roles._replace(elr=elr), election.epoch))
+    return Decision(len(changes), changes)
+
+
+def _handovers(
+    election: Election, broker_id: int, partitions: Iterable[tuple[TopicImage, PartitionImage]]
+) -> Iterator[tuple[TopicImage, PartitionImage, Roles]]:
+    for topic, partition in partitions:
+        if broker_id not in partition.isr:
+            continue
+        if partition.leader != broker_id:
+            if partition.leader == NO_LEADER or len(partition.isr) == 1:
                 continue
-            if partition.leader != broker_id:
-                if partition.leader == NO_LEADER or len(partition.isr) == 1:
-                    continue
-                isr = (r for r in partition.isr if r != broker_id)
-                roles = election.with_isr(topic, partition, partition.leader, isr)
-            elif not any(r in election.alive for r in partition.isr):
-                continue
-            else:
-                roles = election.successor(topic, partition)
-            yield put_roles(topic, partition, roles, election.epoch)
+            isr = (r for r in partition.isr if r != broker_id)
+            roles = election.with_isr(topic, partition, partition.leader, isr)
+        elif not any(r in election.alive for r in partition.isr):
+            continue
+        else:
+            roles = election.successor(topic, partition)
+        yield topic, partition, roles
 
 
 # Elections on request

@@ -377,6 +377,13 @@ class MetadataFollower(ClusterChanges):
 
     # In-sync sets and recovery
 
+    async def give_up(self, partitions: Collection[TopicPartition]) -> None:
+        """Hands over partitions whose storage failed, where another in-sync replica is alive, and leaves the sets."""
+        while await self._submit(
+            lambda image: elections.give_up(image, self._rules, self.broker_id, partitions), repeatable=True
+        ):
+            log.warning("broker %d: gave up partitions whose storage failed", self.broker_id)
+
     async def report_logs(self, log_ends: "LogEnds") -> None:
         """Reports how long this broker's logs are, where that decides who becomes leader after a power failure."""
         self._log_ends = log_ends

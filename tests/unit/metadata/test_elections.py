@@ -410,6 +410,18 @@ def test_a_leaving_follower_leaves_the_in_sync_set_but_stays_eligible() -> None:
     assert (cluster.leader, cluster.isr, cluster.elr) == (0, (0,), (1,))
 
 
+def test_a_broker_whose_disk_failed_gives_up_and_is_not_eligible() -> None:
+    cluster = Cluster([0, 1, 2], min_isr=3)
+    cluster.comes(0, 1, 2)
+    decision = elections.give_up(cluster.image, cluster, 0, [TopicPartition("t", 0), TopicPartition("gone", 0)])
+    cluster.image = applied(cluster.image, decision.changes)
+    assert (cluster.leader, cluster.isr, cluster.elr) == (1, (1, 2), ())
+    decision = elections.give_up(cluster.image, cluster, 2, [TopicPartition("t", 0)])
+    cluster.image = applied(cluster.image, decision.changes)
+    assert (cluster.leader, cluster.isr, cluster.elr) == (1, (1,), ()), "a follower leaves the in-sync set"
+    assert elections.give_up(cluster.image, cluster, 1, [TopicPartition("t", 0)]).reply == 0, "the last one stays"
+
+
 def test_a_leaving_broker_is_not_elected() -> None:
     """KIP-841."""
     cluster = Cluster([0, 1, 2])
