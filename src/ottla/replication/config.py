@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ottla.config import BaseConfig, setting
+from ottla.replication.replica_selection import is_known_selector
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -75,6 +76,13 @@ class ReplicaConfig(BaseConfig):
     )
     replica_socket_timeout_ms: int = setting(
         "replica.socket.timeout.ms", 30_000, "How long a follower waits for the answer to a fetch.", at_least=1
+    )
+    replica_selector_class: str | None = setting(
+        "replica.selector.class",
+        None,
+        "RackAwareReplicaSelector: consumers that name their rack read from a replica there. Unset: from the leader.",
+        check=lambda name: is_known_selector(name),
+        rule="must be RackAwareReplicaSelector or LeaderSelector",
     )
     flush_before_ack: bool = setting(
         "ottla.flush.before.ack",

@@ -56,8 +56,10 @@ class InSyncChanges:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self) -> None:
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._arm()
 
     def stop(self) -> None:
@@ -68,16 +70,16 @@ class InSyncChanges:
             task.cancel()
 
     def _arm(self) -> None:
-        if not self._is_stopped:
+        if not self._is_stopped and self._loop is not None:
             # A follower leaves at most one and a half times replica.lag.time.max.ms after it was last caught up.
             delay_ms = max(1, self._manager.config.replica_lag_time_max_ms // 2)
-            self._timer = asyncio.get_running_loop().call_later(delay_ms / 1000, self._check_all)
+            self._timer = self._loop.call_later(delay_ms / 1000, self._check_all)
 
     # -- joining --
 
     def consider(self, replica: Replica) -> None:
         """Proposes the followers that are not in sync but have caught up."""
-        if not replica.is_leader or replica.proposed is not None or self._is_stopped:
+        if not replica.is_leader or replica.proposed is not None or self._is_stopped or self._loop is None:
             return
         partition_log, now = replica.log, self._manager.monotonic()
         if self._not_before and now < self._not_before.get(replica, now):
@@ -115,7 +117,8 @@ class InSyncChanges:
             if lagging:
                 self._propose(replica, replica.propose_leave(lagging))
         if len(replicas) > CHECKED_TOGETHER and not self._is_stopped:
-            asyncio.get_running_loop().call_soon(self._check_some, replicas[CHECKED_TOGETHER:])
+            assert self._loop is not None
+            self._loop.call_soon(self._check_some, replicas[CHECKED_TOGETHER:])
 
     # -- proposing --
 
@@ -127,7 +130,8 @@ class InSyncChanges:
             replica.partition_epoch,
             tuple((broker_id, self._epoch_of(replica, broker_id)) for broker_id in isr),
         )
-        task = asyncio.get_running_loop().create_task(self._submit(replica, change))
+        assert self._loop is not None
+        task = self._loop.create_task(self._submit(replica, change))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

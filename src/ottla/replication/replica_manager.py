@@ -28,17 +28,19 @@ from ottla.replication.in_sync import AlterPartition, InSyncChanges
 from ottla.replication.late_appends import LateAppends
 from ottla.replication.maintenance import LogMaintenance
 from ottla.replication.replica import NO_EPOCH, Replica
-from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
+from ottla.replication.request_waits import RequestWaits
+from ottla.replication.waiting import Limit, PartitionWaits, Watch
 from ottla.types import INT32_MAX, TopicPartition
 
 log = logging.getLogger("ottla.replication")
 
 ACKS_ALL = -1
+WATERMARK_DELAY_SECONDS = 0.02
 CONFIRMATION_CHECK_SECONDS = 0.05
 """How often to look whether the metadata session is confirmed again, while commits wait for that."""
 
 
-class ReplicaManager:
+class ReplicaManager(RequestWaits):
     def __init__(
         self,
         broker_id: int,
@@ -76,7 +78,9 @@ class ReplicaManager:
         self.monotonic = log_directory.monotonic
         self._is_session_confirmed = is_session_confirmed
         self._confirmation_timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._watermark_timer: asyncio.TimerHandle | None = None
+        self._uninformed: dict[Watch, Any] = {}
+        """The followers' sessions that wait for records while a high watermark has moved."""
         boot = BootClock("", log_directory.monotonic) if boot is None else boot
         self.clock_guard = ClockGuard(clock, boot, lambda: self.config.clock_jump_grace_ms)
         self.maintenance = LogMaintenance(
@@ -107,7 +111,7 @@ class ReplicaManager:
         self._applier.start(self._loop)
         self.late_appends.start(self._loop)
         if self.in_sync is not None:
-            self.in_sync.start()
+            self.in_sync.start(self._loop)
 
     def begin_stop(self) -> None:
         """Answers every waiting fetch now, with the data available, and opens no more partitions."""
@@ -122,8 +126,9 @@ class ReplicaManager:
             self.fetchers.stop()
         if self.in_sync is not None:
             self.in_sync.stop()
-        if self._confirmation_timer is not None:
-            self._confirmation_timer.cancel()
+        for timer in (self._confirmation_timer, self._watermark_timer):
+            if timer is not None:
+                timer.cancel()
 
     async def stop(self) -> None:
         """Ends all waits, writes checkpoints and closes the directory cleanly."""
@@ -294,13 +299,32 @@ class ReplicaManager:
             return
         # At least one byte: records appended before the counters started are readable now as well.
         if after > high_watermark_before:
-            waits.note(0)
+            if waits.watches:
+                waits.note(0)
+                self._tell_watermark(waits)
             if waits.has_fetches(Limit.HIGH_WATERMARK):
                 self._wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
         if stable > stable_before and waits.has_fetches(Limit.LAST_STABLE_OFFSET):
             self._wake(waits.grow(Limit.LAST_STABLE_OFFSET, max(1, decided_bytes)))
         if waits.commits:
             self._end(waits.commits.reached(after))
+
+    def _tell_watermark(self, waits: PartitionWaits) -> None:
+        """Followers learn of a new high watermark with their next records, or a little later without any.
+
+        Not at once: after each commit that would be one more round trip to every follower.
+        """
+        self._uninformed.update(waits.watches)
+        if self._watermark_timer is None and self._loop is not None:
+            self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_SECONDS, self._tell_watermarks)
+
+    def _tell_watermarks(self) -> None:
+        self._watermark_timer = None
+        watches, self._uninformed = self._uninformed, {}
+        for watch in watches:
+            if watch.wait is not None and watch.news:
+                wait, watch.wait = watch.wait, None
+                self._wake([wait])
 
     def _flushed(self, replica: Replica) -> None:
         self.advance(replica)
@@ -324,101 +348,6 @@ class ReplicaManager:
         if replica.waits is not None:
             self._end(replica.waits.commits.fail(ErrorCode.KAFKA_STORAGE_ERROR))
 
-    # -- waiting for a commit --
-
-    def when_committed(
-        self, offsets: list[tuple[Replica, int]], timeout_ms: int, reply: Callable[[list[ErrorCode]], None]
-    ) -> CommitWait | None:
-        """Calls `reply` once with one error code per (replica, next offset): now, on commit, or at the timeout."""
-        assert self._loop is not None
-        wait = CommitWait(len(offsets), reply)
-        for slot, (replica, next_offset) in enumerate(offsets):
-            if replica.storage_failure:
-                wait.settle(slot, ErrorCode.KAFKA_STORAGE_ERROR)
-            elif not replica.is_leader:
-                wait.settle(slot, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            elif replica.log.high_watermark >= next_offset:
-                wait.settle(slot, ErrorCode.NONE)
-            elif timeout_ms <= 0:
-                wait.settle(slot, ErrorCode.REQUEST_TIMED_OUT)
-            else:
-                wait.wait_in(self._waits(replica).commits, next_offset, slot)
-        if wait.is_over:
-            reply(wait.codes)  # type: ignore[arg-type]
-            return None
-        wait.timer = self._loop.call_later(timeout_ms / 1000, self._commit_timed_out, wait)
-        return wait
-
-    async def wait_committed(self, topic_partition: TopicPartition, next_offset: int, timeout_ms: int) -> None:
-        """Returns when all below `next_offset` is committed. Raises REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER …"""
-        replica = self.leader(topic_partition)
-        if replica.log.high_watermark >= next_offset and not replica.storage_failure:
-            return
-        assert self._loop is not None
-        outcome: asyncio.Future[list[ErrorCode]] = self._loop.create_future()
-        wait = self.when_committed([(replica, next_offset)], timeout_ms, outcome.set_result)
-        try:
-            (code,) = await outcome
-        except asyncio.CancelledError:
-            if wait is not None:
-                self.forget(wait)
-            raise
-        if code != ErrorCode.NONE:
-            raise KafkaError(code, f"{topic_partition}: not committed up to offset {next_offset}")
-
-    def forget(self, wait: CommitWait) -> None:
-        """Drops a wait whose requester is gone: no reply is sent."""
-        if not wait.is_over:
-            wait.timer.cancel()
-            wait.time_out()
-
-    def _commit_timed_out(self, wait: CommitWait) -> None:
-        if not wait.is_over:
-            wait.time_out()
-            wait.reply(wait.codes)
-
-    def _end(self, waits: list[CommitWait]) -> None:
-        for wait in waits:
-            wait.timer.cancel()
-            wait.reply(wait.codes)
-
-    def _waits(self, replica: Replica) -> PartitionWaits:
-        if replica.waits is None:
-            replica.waits = PartitionWaits()
-        return replica.waits
-
-    # -- waiting for bytes --
-
-    def wait_for_bytes(self, wait: FetchWait, replicas: list[Replica], limit: Limit, timeout_ms: int) -> None:
-        """Completes the future `wait.reply` on enough bytes, at the timeout, or when a partition's leader changes."""
-        assert self._loop is not None
-        for replica in replicas:
-            waits = replica.waits
-            if waits is None:
-                waits = replica.waits = PartitionWaits()
-            if limit is Limit.LAST_STABLE_OFFSET:
-                replica.stable_seen = replica.log.last_stable_offset
-            waits.add_fetch(wait, limit)
-        wait.timer = self._loop.call_later(timeout_ms / 1000, self._fetch_timed_out, wait)
-
-    def end_wait(self, wait: FetchWait) -> None:
-        """Removes a wait that was answered, or whose requester is gone."""
-        if wait.timer is not None:
-            wait.timer.cancel()
-            wait.timer = None
-            wait.leave()
-
-    def _fetch_timed_out(self, wait: FetchWait) -> None:
-        wait.leave()
-        _release(wait.reply)
-
-    def _wake(self, fetches: list[FetchWait]) -> None:
-        # The awaiting handler resumes in a later turn of the loop, so everything appended in this turn, including
-        # the current append, is part of the same response.
-        for wait in fetches:
-            wait.timer.cancel()
-            _release(wait.reply)
-
     # -- followers --
 
     def follower_fetched(
@@ -429,6 +358,8 @@ class ReplicaManager:
         follower.broker_epoch = broker_epoch
         follower.fetched(offset, log_start_offset, replica.log.log_end_offset, self.monotonic())
         self.advance(replica)
+        if replica.waits is not None and replica.waits.deletions:
+            self._end(replica.waits.deletions.reached(replica.low_watermark(replica.log.log_start_offset)))
         if broker_id not in replica.isr and self.in_sync is not None:
             self.in_sync.consider(replica)
 
@@ -496,6 +427,8 @@ class ReplicaManager:
             if replica.followers:
                 if replica.log.high_watermark < replica.log.log_end_offset:
                     self.advance(replica)
+                if replica.waits is not None and replica.waits.deletions:
+                    self._end(replica.waits.deletions.reached(replica.low_watermark(replica.log.log_start_offset)))
                 if self.in_sync is not None and len(replica.isr) < len(replica.replicas):
                     self.in_sync.consider(replica)
 
@@ -531,14 +464,3 @@ class ReplicaManager:
         if self.in_sync is not None:
             self.in_sync.forget(replica)
         self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def release_all(self, replica: Replica, code: ErrorCode) -> None:
-        """Answers every request that waits on a replica."""
-        if replica.waits is not None:
-            self._end(replica.waits.commits.fail(code))
-            self._wake(replica.waits.end_fetches())
-
-
-def _release(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -138,10 +138,12 @@ class Watch:
 class PartitionWaits:
     """All waits on one partition."""
 
-    __slots__ = ("_committed", "_decided", "_fetches", "_written", "commits", "watches")
+    __slots__ = ("_committed", "_decided", "_fetches", "_written", "commits", "deletions", "watches")
 
     def __init__(self) -> None:
         self.commits = CommitQueue()
+        self.deletions = CommitQueue()
+        """Waits for the low watermark: DeleteRecords is answered when every live replica has deleted."""
         self._committed: dict[FetchWait, None] = {}
         self._decided: dict[FetchWait, None] = {}
         self._written: dict[FetchWait, None] = {}

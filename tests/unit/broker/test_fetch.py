@@ -310,11 +310,13 @@ def test_an_error_in_one_partition_is_answered_at_once(world: DataWorld) -> None
 
 def test_a_waiting_fetch_is_answered_when_the_leader_changes(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
-    asked = poll(world, "orders", 0, max_wait_ms=60_000)
+    asked = poll(world, "orders", 0, max_wait_ms=60_000, partition={"current_leader_epoch": 0})
+    older = poll(world, "orders", 0, max_wait_ms=60_000, version=10)
     world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1))
     world.wait()
     assert asked.is_answered
-    assert only_partition(asked.answer()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert only_partition(asked.answer()).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert only_partition(older.answer()).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_waiting_fetch_is_answered_when_its_topic_is_deleted(world: DataWorld) -> None:
@@ -491,7 +493,7 @@ def test_a_fetch_with_a_stale_or_unknown_leader_epoch_is_refused(world: DataWorl
 
 
 def test_a_partition_of_another_broker_is_answered_with_its_leader_from_version_16_on(world: DataWorld) -> None:
-    topic_id = world.topic("orders", replicas=(0, 1), leader=1, leader_epoch=4)
+    topic_id = world.topic("orders", replicas=(1, 2), leader_epoch=4)
     world.topic("elsewhere", replicas=(2,))
     answer = world.ask(fetch_request({(topic_id, 0): 0}, **SESSIONLESS), 16)
     data = only_partition(answer)
@@ -680,10 +682,10 @@ def test_a_session_waits_like_any_other_fetch(world: DataWorld) -> None:
 def test_an_error_in_a_session_is_repeated_and_its_end_is_reported(world: DataWorld) -> None:
     world.topic("orders", replicas=(0, 1))
     consumer = Consumer(world, ("orders", 0, 0))
-    world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1))
+    world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1, replicas=(1,)))
     for _ in range(2):
         assert consumer.asks().responses[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    world.change_partitions(lambda p: p._replace(leader=0, leader_epoch=2))
+    world.change_partitions(lambda p: p._replace(leader=0, leader_epoch=2, replicas=(0, 1)))
     assert consumer.asks().responses[0].partitions[0].error_code == 0
     assert consumer.asks().responses == []
 

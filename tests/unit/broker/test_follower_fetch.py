@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode
+from ottla.protocol.messages.delete_records import DeleteRecordsRequest
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from tests.support.worlds.data_world import DataWorld, values_in
 
@@ -30,7 +31,9 @@ class FollowerSession:
         self.session_id = 0
         self.epoch = 0
 
-    def request(self, offsets: dict[int, int], *, forget: tuple[int, ...] = (), **details: Any) -> FetchRequest:
+    def request(
+        self, offsets: dict[int, int], *, forget: tuple[int, ...] = (), log_start_offset: int = 0, **details: Any
+    ) -> FetchRequest:
         topics = [
             FetchRequest.FetchTopic(
                 topic_id=self.topic_id,
@@ -41,7 +44,7 @@ class FollowerSession:
                         partition_max_bytes=1 << 20,
                         current_leader_epoch=0,
                         last_fetched_epoch=0 if offset else -1,
-                        log_start_offset=0,
+                        log_start_offset=log_start_offset,
                     )
                     for index, offset in offsets.items()
                 ],
@@ -165,7 +168,8 @@ def test_the_next_request_ends_the_wait_of_the_one_before(world: DataWorld) -> N
     assert values_in(partitions_of(second.answer())[2]) == ["late"]
 
 
-def test_a_higher_watermark_is_news_that_does_not_end_the_wait(world: DataWorld) -> None:
+def test_a_higher_watermark_is_told_a_little_later_if_there_are_no_records(world: DataWorld) -> None:
+    """Not at once, because with the next records it costs nothing."""
     world.topic("orders", replicas=(0, 1))
     follower = FollowerSession(world)
     follower.start(1)
@@ -175,8 +179,10 @@ def test_a_higher_watermark_is_news_that_does_not_end_the_wait(world: DataWorld)
     waiting = follower.waits({0: 1})
     assert world.log("orders").high_watermark == 1, "the fetch from offset 1 commits the record"
     assert not waiting.is_answered
-    world.wait(501)
+    world.wait(25)
+    assert waiting.is_answered
     assert partitions_of(waiting.answer())[0].high_watermark == 1
+    assert not follower.waits({}).is_answered, "it knows everything now"
 
 
 def test_what_did_not_fit_is_answered_next(world: DataWorld) -> None:
@@ -286,3 +292,66 @@ def test_a_session_is_a_followers_or_a_consumers(world: DataWorld) -> None:
     request = follower.request({})
     request.replica_state = FetchRequest.ReplicaState()
     assert world.ask(request, VERSION).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+# -- DeleteRecords --
+
+
+def delete(world: DataWorld, offset: int, timeout_ms: int = 1_000) -> Any:
+    request = DeleteRecordsRequest(
+        topics=[
+            DeleteRecordsRequest.DeleteRecordsTopic(
+                name="orders",
+                partitions=[DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)],
+            )
+        ],
+        timeout_ms=timeout_ms,
+    )
+    return world.asks(request, 2)
+
+
+def deletion(asked: Any) -> tuple[int, int]:
+    result = asked.answer().topics[0].partitions[0]
+    return result.error_code, result.low_watermark
+
+
+def with_follower(world: DataWorld) -> FollowerSession:
+    world.topic("orders", replicas=(0, 1))
+    world.append("orders", "a", "b", "c")
+    follower = FollowerSession(world)
+    follower.start(1)
+    follower.fetch({0: 3}, max_wait_ms=0)
+    return follower
+
+
+def test_delete_records_waits_until_every_follower_has_deleted(world: DataWorld) -> None:
+    follower = with_follower(world)
+    asked = delete(world, 2)
+    assert not asked.is_answered
+    follower.fetch({0: 3}, max_wait_ms=0)
+    assert not asked.is_answered, "the follower still starts at offset 0"
+    follower.fetch({0: 3}, max_wait_ms=0, log_start_offset=2)
+    assert deletion(asked) == (ErrorCode.NONE, 2)
+
+
+def test_delete_records_times_out_if_a_follower_does_not_delete(world: DataWorld) -> None:
+    with_follower(world)
+    asked = delete(world, 2, timeout_ms=300)
+    world.wait(301)
+    assert deletion(asked) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+    assert world.log("orders").log_start_offset == 2
+
+
+def test_delete_records_does_not_wait_for_a_dead_follower(world: DataWorld) -> None:
+    with_follower(world)
+    asked = delete(world, 2)
+    world.publish(replace(world.image, brokers={0: world.image.brokers[0]}))
+    world.wait()
+    assert deletion(asked) == (ErrorCode.NONE, 2)
+
+
+def test_delete_records_fails_when_the_leader_changes(world: DataWorld) -> None:
+    with_follower(world)
+    asked = delete(world, 2)
+    world.change_partitions(lambda p: p._replace(leader=1, leader_epoch=1))
+    assert deletion(asked) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)

@@ -39,6 +39,7 @@ class FollowerReading(Reading):
         self.follower_id = request.replica_state.replica_id if has_state else request.replica_id
         self.follower_epoch = request.replica_state.replica_epoch
         super().__init__(request, context, session)
+        self.reads_followers, self.rack = False, ""
         self._note_progress()
         self.items = self._list_items()
 

@@ -14,12 +14,14 @@ from ottla.protocol.framing import INLINE_RECORDS_BYTES
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.record_batch import iter_batches
 from ottla.replication.replica import Replica
+from ottla.replication.replica_selection import LEADER, is_rack_aware, preferred_replica
 from ottla.replication.waiting import FetchWait, Limit
 
 PartitionData = FetchResponse.PartitionData
 TopicData = FetchResponse.FetchableTopicResponse
 
 READ_COMMITTED = 1
+FOLLOWERS_SINCE = 11
 TOPIC_IDS_SINCE = 13
 
 
@@ -35,6 +37,8 @@ class Reading:
         "limit",
         "max_bytes",
         "min_bytes",
+        "rack",
+        "reads_followers",
         "replicas",
         "request",
         "session",
@@ -54,6 +58,11 @@ class Reading:
         else:
             self.topics = self.replicas.topics
         self.limit = self._choose_limit()
+        self.reads_followers = version >= FOLLOWERS_SINCE
+        self.rack = ""
+        """The consumer's rack, if it may be sent to a replica there."""
+        if request.rack_id and version >= FOLLOWERS_SINCE:
+            self.rack = request.rack_id if is_rack_aware(context.services.config.replica_selector_class) else ""
         self.max_bytes, self.min_bytes = request.max_bytes, request.min_bytes
         allowed = context.services.config.fetch_max_bytes
         if self.max_bytes > allowed:
@@ -94,9 +103,11 @@ class Reading:
         for topic, asked in self.items:
             hosted = self.topics.get(topic)
             replica = None if hosted is None else hosted.replicas.get(asked.partition)
-            if replica is None or not replica.is_leader:
+            if replica is None or not (replica.is_leader or self.reads_followers):
                 return True
             offset = asked.fetch_offset
+            if self.rack and self._preferred(replica, offset) != LEADER:
+                return True
             end = self._end(replica)
             if offset < end:
                 # One byte or an error is enough for an answer.
@@ -134,6 +145,12 @@ class Reading:
         if self.limit is Limit.LAST_STABLE_OFFSET:
             return replica.log.last_stable_offset
         return replica.log.log_end_offset
+
+    def _preferred(self, replica: Replica, offset: int) -> int:
+        """The follower that the consumer should read from instead (KIP-392)."""
+        if not replica.is_leader:
+            return LEADER
+        return preferred_replica(replica, offset, self.rack, self.context.services.image.brokers)
 
     def _diverging_epoch(self, replica: Replica, asked: Any) -> FetchResponse.EpochEndOffset | None:
         """Checks the epochs of a reader. Its last records may not be in this log (KIP-595)."""
@@ -214,7 +231,7 @@ class Reading:
     def _read(self, topic: Any, asked: Any, remaining: int, has_data: bool) -> PartitionData:
         hosted = self.topics.get(topic)
         replica = None if hosted is None else hosted.replicas.get(asked.partition)
-        if replica is None or not replica.is_leader:
+        if replica is None or not (replica.is_leader or self.reads_followers):
             raise self._not_leading(topic, asked.partition)
         diverging = None
         epoch = asked.current_leader_epoch
@@ -230,9 +247,10 @@ class Reading:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"offset {offset} is not between {log.log_start_offset} and {log.log_end_offset}",
             )
+        preferred = self._preferred(replica, offset) if self.rack else LEADER
         end = self._end(replica)
         records: bytes | FileRecords = b""
-        if diverging is None and offset < end:
+        if diverging is None and offset < end and preferred == LEADER:
             size = asked.partition_max_bytes
             if size > remaining:
                 size = remaining
@@ -253,6 +271,7 @@ class Reading:
             last_stable_offset=log.last_stable_offset,
             log_start_offset=log.log_start_offset,
             aborted_transactions=None,
+            preferred_read_replica=preferred,
             records=records,  # type: ignore[arg-type]  # what stays in its file is encoded as a part of its own
         )
         if diverging is not None:

@@ -6,7 +6,7 @@ v6   KAFKA_STORAGE_ERROR (KIP-112)
 v7   fetch sessions (KIP-227)
 v9   current leader epoch (KIP-320)
 v10  zstd (KIP-110); earlier versions get UNSUPPORTED_COMPRESSION_TYPE
-v11  rack and preferred read replica (KIP-392); here the leader is always preferred
+v11  rack and preferred read replica (KIP-392); consumers may read from followers, up to their high watermark
 v12  flexible (KIP-482); last fetched and diverging epoch (KIP-595)
 v13  topic ids (KIP-516)
 v15  replica id in a tagged field, with a replica epoch (KIP-903)

@@ -25,7 +25,7 @@ UNUSED = frozenset(
     password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
     password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
     principal.builder.class process.roles producer.purgatory.purge.interval.requests queued.max.request.bytes
-    queued.max.requests replica.selector.class replica.socket.receive.buffer.bytes
+    queued.max.requests replica.socket.receive.buffer.bytes
     reserved.broker.max.id security.inter.broker.protocol security.providers server.max.startup.time.ms
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms socket.receive.buffer.bytes
     socket.send.buffer.bytes transaction.state.log.load.buffer.size unclean.leader.election.interval.ms
