@@ -1,8 +1,8 @@
 """Admin calls about groups: list, describe, delete, remove members."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from ottla.client.admin.all_coordinators import GROUPS, ask_all_coordinators
 from ottla.client.admin.group_model import GroupDescription, GroupListing, classic_group, consumer_group
 from ottla.client.admin.requests import ask, ask_coordinator, by_coordinator, coordinators_of, fixed, retrying
 from ottla.client.core.arguments import as_names
@@ -31,19 +31,14 @@ async def list_groups(network: Network, *, states: Iterable[str] = (), types: It
         return ListGroupsRequest(states_filter=wanted_states, types_filter=wanted_types)
 
     async def of(node_id: int) -> list[GroupListing]:
-        async def attempt() -> list[GroupListing]:
-            response = await ask(network, ApiKey.LIST_GROUPS, build, node_id)
-            raise_for(response.error_code, f"listing the groups of broker {node_id}")
-            return [
-                GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type, node_id) for g in response.groups
-            ]
+        response = await ask(network, ApiKey.LIST_GROUPS, build, node_id)
+        raise_for(response.error_code, f"listing the groups of broker {node_id}")
+        return [
+            GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type, node_id) for g in response.groups
+        ]
 
-        return await retrying(network, attempt)
-
-    await network.until_connected()
-    found = await asyncio.gather(*(of(node_id) for node_id in sorted(network.view.brokers)))
     # A group whose coordinator moves meanwhile may be listed by both brokers.
-    by_id = {group.group_id: group for groups in found for group in groups}
+    by_id = {group.group_id: group for group in await ask_all_coordinators(network, GROUPS, of)}
     return [by_id[group_id] for group_id in sorted(by_id)]
 
 

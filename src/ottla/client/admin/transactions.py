@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
+from ottla.client.admin.all_coordinators import TRANSACTIONS, ask_all_coordinators
 from ottla.client.admin.requests import ask, ask_coordinator, coordinators_of, fixed, retrying
 from ottla.client.admin.transaction_model import (
     FencedProducer,
@@ -49,20 +50,15 @@ async def list_transactions(
         return message
 
     async def of(node_id: int) -> list[TransactionListing]:
-        async def attempt() -> list[TransactionListing]:
-            response = await ask(network, ApiKey.LIST_TRANSACTIONS, build, node_id)
-            raise_for(response.error_code, f"listing the transactions of broker {node_id}")
-            return [
-                TransactionListing(found.transactional_id, found.producer_id, found.transaction_state, node_id)
-                for found in response.transaction_states
-            ]
+        response = await ask(network, ApiKey.LIST_TRANSACTIONS, build, node_id)
+        raise_for(response.error_code, f"listing the transactions of broker {node_id}")
+        return [
+            TransactionListing(found.transactional_id, found.producer_id, found.transaction_state, node_id)
+            for found in response.transaction_states
+        ]
 
-        return await retrying(network, attempt)
-
-    await network.until_connected()
-    found = await asyncio.gather(*(of(node_id) for node_id in sorted(network.view.brokers)))
     # An id whose coordinator moves meanwhile may be listed by both brokers.
-    by_id = {listing.transactional_id: listing for listings in found for listing in listings}
+    by_id = {found.transactional_id: found for found in await ask_all_coordinators(network, TRANSACTIONS, of)}
     return [by_id[name] for name in sorted(by_id)]
 
 
