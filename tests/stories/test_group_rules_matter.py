@@ -349,7 +349,7 @@ RULES = [
     Rule(
         "append errors are translated for coordinator clients",
         set_to(runtime, "APPEND_ERRORS", {}),
-        "test_coordinator_runtime.test_too_few_replicas_in_sync_refuse_a_commit",
+        "test_coordinator_runtime.test_a_reply_times_out_when_its_records_are_never_committed",
     ),
     Rule(
         "a clock jump is detected",

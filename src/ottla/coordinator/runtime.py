@@ -36,6 +36,9 @@ CLOCK_JUMP_MS = 2_000
 """If the clock and the time that has passed differ by this much, the clock was set or the machine slept. If a timer is
 this late, this broker was blocked, and so were the heartbeats that clients have sent."""
 
+UNWRITABLE_PAUSE_MS = 1_000
+"""How long a shard waits with what is due while its partition cannot be written to."""
+
 APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -101,13 +104,18 @@ class CoordinatorRuntime(Generic[S]):
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self.topic} does not exist yet")
         return partition_for(key, count)
 
-    def submit(self, key: str, decide: Callable[[S, int, int], Effects[R]]) -> "R | asyncio.Future[R]":
+    def submit(
+        self, key: str, decide: Callable[[S, int, int], Effects[R]], *, may_write: bool = True
+    ) -> "R | asyncio.Future[R]":
         """Runs `decide(shard, request_id, now)` on the shard of `key`.
 
         Returns the reply, or a future if the reply has to wait. Raises KafkaError: NOT_COORDINATOR,
-        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, or the error that the step replied with.
+        COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, or the error that the step replied with. A step that
+        never appends records sets `may_write` to False: it runs even while the partition cannot be written to.
         """
         hosted = self._active(self.partition_of(key))
+        if may_write and not self._is_writable(hosted):
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{hosted.name}: too few replicas are in sync")
         now = self._now()
         self._last_request_id = request_id = self._last_request_id + 1
         # A step may run another step before it ends: the outer one becomes current again afterwards.
@@ -144,7 +152,7 @@ class CoordinatorRuntime(Generic[S]):
                 effects.reply(request_id, error)
             return effects
 
-        return self.submit(key, decide)
+        return self.submit(key, decide, may_write=False)
 
     def update(self, key: str, decide: Callable[[S, int], Effects[None]]) -> None:
         """Runs `decide(shard, now)`, a step that no request waits for. Raises KafkaError if the shard is not active
@@ -183,6 +191,12 @@ class CoordinatorRuntime(Generic[S]):
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"{hosted.name} cannot be loaded: {hosted.failure}")
         self._loader.want(hosted)
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"{hosted.name} is being loaded")
+
+    def _is_writable(self, hosted: HostedShard[S]) -> bool:
+        """Whether enough replicas are in sync. If not, no step is tried: it would change memory before its records
+        turn out to be rejected, and every such step would load the whole shard again."""
+        replica = self._replicas.find(self.topic, hosted.partition)
+        return replica is None or replica.is_alone or not replica.is_leader or replica.has_enough_in_sync
 
     # --- one step -----------------------------------------------------------------------------------------
 
@@ -352,8 +366,13 @@ class CoordinatorRuntime(Generic[S]):
         # All shards loaded at the same time expire offsets at the same time.
         due.sort(key=_first)
         held_ms = self._replicas.clock_guard.held_ms()
-        for _, hosted in due[:SHARDS_PER_TICK]:
-            self._step(hosted, lambda shard, now: shard.tick(now, held_ms))
+        for deadline, hosted in due[:SHARDS_PER_TICK]:
+            if self._is_writable(hosted):
+                self._step(hosted, lambda shard, now: shard.tick(now, held_ms))
+            else:
+                # Time stands still: no session expires while nobody can join, and nothing is lost by waiting.
+                hosted.shard.on_clock_jump(now - deadline + UNWRITABLE_PAUSE_MS)
+                self._arm(hosted.shard.next_deadline())
         for deadline, hosted in due[SHARDS_PER_TICK:]:
             if hosted.state is ACTIVE:
                 self._arm(deadline)

@@ -29,13 +29,18 @@ OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 ORDERS = TopicPartition("orders", 0)
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[CoordinatorWorld]:
+def coordinators_of_two(directory: str) -> CoordinatorWorld:
     """Brokers 0 and 1 hold the coordinators' topics; the test is broker 1, and decides who leads."""
-    made = CoordinatorWorld(str(tmp_path))
+    made = CoordinatorWorld(directory)
     made.topic("orders", partitions=3)
     made.offsets_topic(replicas=(0, 1))
     made.topic(TRANSACTIONS, replicas=(0, 1), configs={"cleanup.policy": "compact", "min.insync.replicas": "2"})
+    return made
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[CoordinatorWorld]:
+    made = coordinators_of_two(str(tmp_path))
     yield made
     made.stop()
     made.close()
@@ -159,6 +164,34 @@ def test_a_load_that_a_move_interrupts_begins_again_when_the_partition_returns(
     assert offsets.topics[0].partitions[0].committed_offset == 199
     (hosted,) = world.groups.active_shards()
     assert hosted.epoch == 20
+
+
+def test_a_group_waits_while_too_few_replicas_are_in_sync(
+    world: CoordinatorWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step that cannot be stored is not even tried: every attempt would load the shard again. No session expires,
+    because no member could join either."""
+    known = world.image.topics[OFFSETS]
+    topics = {**world.image.topics, OFFSETS: known._replace(configs={**known.configs, "min.insync.replicas": "2"})}
+    world.publish(replace(world.image, topics=topics))
+    member_id = settle(world)
+    (before,) = world.groups.active_shards()
+    world.publish(moved(world, OFFSETS, isr=(0,)))
+    refused = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(20):
+        assert world.ask(join_request(), 9).error_code == refused
+        assert world.ask(sync_request(member_id, 1, {member_id: b"all"}), 5).error_code == refused
+        commit = world.ask(commit_request({0: 5}, member_id=member_id, generation=1), 8)
+        assert commit.topics[0].partitions[0].error_code == refused
+        assert world.ask(offsets_request("g", version=7, topics={"orders": [0]}), 7).error_code == 0, "reads go on"
+        world.wait(3_000)
+    assert "blocked" not in caplog.text
+    world.publish(moved(world, OFFSETS, isr=(0, 1)))
+    assert heartbeat(world, member_id) == ErrorCode.NONE
+    assert list(world.groups.active_shards()) == [before], "the shard was never loaded again"
+    world.wait(12_000)
+    catch_up(world)
+    assert heartbeat(world, member_id) == ErrorCode.UNKNOWN_MEMBER_ID, "sessions expire again"
 
 
 # --- transactions -------------------------------------------------------------------------------------------

@@ -20,7 +20,9 @@ def heartbeat(request: HeartbeatRequest, context: Context) -> HeartbeatResponse 
     info = request_info(context)
     try:
         return context.services.groups.submit(
-            request.group_id, lambda shard, request_id, now: shard.heartbeat(request, info, request_id, now)
+            request.group_id,
+            lambda shard, request_id, now: shard.heartbeat(request, info, request_id, now),
+            may_write=False,
         )
     except KafkaError as error:
         if error.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
