@@ -62,10 +62,10 @@ def main(arguments: list[str]) -> int:
 def validate(made: Pipeline, job: dict[str, Any], report: Report) -> None:
     """Checks the pipeline on a local Spark, also if it will run on a cluster."""
     from ottla.pipeline.checking import check
-    from ottla.spark import session
+    from ottla.spark.spark_session import plain_session
 
     conf = {"spark.log.level": "OFF", **QUICK_START, **made.spark}
-    spark = session(f"ottla-validate-{made.name}", master="local[1]", conf=conf)
+    spark = plain_session(f"ottla-validate-{made.name}", master="local[1]", conf=conf)
     try:
         problems = check(spark, made, job.get("bootstrap"))
         report("problems", problems=[problem.__dict__ for problem in problems])

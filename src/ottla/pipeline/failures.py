@@ -28,6 +28,7 @@ QUERY_MISTAKES = {"AnalysisException", "ParseException", "IllegalArgumentExcepti
 PYTHON_PROCESS = re.compile(
     r"\[PYTHON_\w*DATA_SOURCE_\w*ERROR\]"
     r"|\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: ottla\b"
+    r"|\[DATA_SOURCE_NOT_EXIST\] Data source 'ottla\b"
     r"|Python worker (?:failed to connect back|exited unexpectedly)"
 )
 """A Python process of Spark was killed or did not start in time. Spark looks for Python formats in such a process too:

@@ -38,14 +38,26 @@ def session(
 
     >>> spark = session("orders", master="local[4]", conf={"spark.driver.memory": "2g"})
     """
+    spark = plain_session(app_name, master=master, conf=conf)
+    if not is_remote(master):
+        register(spark)
+    return spark
+
+
+def is_remote(master: str | None) -> bool:
+    """Whether the session is one of Spark Connect."""
+    return bool(os.environ.get("SPARK_REMOTE")) or bool(master and master.startswith("sc://"))
+
+
+def plain_session(app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> "SparkSession":
+    """A session in which nobody has looked for our formats: Spark starts a Python process for that."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
         raise OttlaError("the pipeline needs PySpark 4.2 or newer", "pip install 'ottla[spark]'") from None
     check_version()
-    remote = bool(os.environ.get("SPARK_REMOTE")) or bool(master and master.startswith("sc://"))
     builder = SparkSession.builder.appName(app_name)
-    if remote:
+    if is_remote(master):
         if master:
             builder = builder.remote(master)
     else:
@@ -62,8 +74,6 @@ def session(
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     make_active(spark)
-    if not remote:
-        register(spark)
     return spark
 
 
@@ -105,10 +115,11 @@ def name_environment(spark: "SparkSession") -> None:
 def found_format(spark: "SparkSession", name: str) -> Any:
     """The JVM's object of a format; None if Spark does not know the format."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
 
     try:
         return spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource(name)  # noqa: SLF001 - PySpark has no public way
-    except Py4JError:
+    except (PySparkException, Py4JError):
         return None
 
 
@@ -123,9 +134,9 @@ def register(spark: "SparkSession") -> None:
     from ottla.spark.database.sink import DatabaseDataSource
     from ottla.spark.datasource import OttlaDataSource
 
-    is_remote = not isinstance(spark, SparkSession)
+    is_connected = not isinstance(spark, SparkSession)
     for source in (OttlaDataSource, DatabaseDataSource):
-        if is_remote or found_format(spark, source.name()) is None:
+        if is_connected or found_format(spark, source.name()) is None:
             spark.dataSource.register(source)
     name_environment(spark)
 

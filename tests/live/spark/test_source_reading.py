@@ -167,7 +167,10 @@ def test_small_ranges_are_read_with_one_fetch(broker: Any, topic: str, requests:
         for number in range(240):
             producer.send(topic, str(number).encode(), partition=number % 24)
     ranges = [OffsetRange(TopicPartition(topic, index), 0, 10) for index in range(24)]
-    rows = values(list(read(options_for(broker, topic), InputPartition(ranges))))
+    batches = list(read(options_for(broker, topic), InputPartition(ranges)))
+    assert len(batches) == 1, "and make one Arrow batch"
+    assert batches[0].column("partition").to_pylist().count(23) == 10
+    rows = values(batches)
     assert sorted(rows) == list(range(240))
     for index in range(24):
         assert [row for row in rows if row % 24 == index] == list(range(index, 240, 24)), "in order in each partition"
@@ -181,6 +184,19 @@ def test_large_ranges_of_a_task_are_read_one_after_the_other(broker: Any, topic:
     rows = values(list(read(options_for(broker, topic), InputPartition(ranges))))
     assert rows == [*range(10, 9_010), *range(10)]
     assert set(requests) == {1}
+
+
+def test_ranges_of_a_task_that_fill_several_batches_are_read_completely(
+    broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "ROWS_PER_BATCH", 7)
+    first, second = make(broker, topic, range(10)), make(broker, f"{topic}-b", range(10, 40), batch_size=200)
+    ranges = [OffsetRange(first, 2, 9), OffsetRange(second, 1, 29)]
+    batches = list(read(options_for(broker, topic), InputPartition(ranges)))
+    assert max(batch.num_rows for batch in batches) <= 7
+    rows = values(batches)
+    assert [row for row in rows if row < 10] == list(range(2, 9))
+    assert [row for row in rows if row >= 10] == list(range(11, 39))
 
 
 def test_a_lost_range_does_not_disturb_the_others_of_its_task(broker: Any, topic: str) -> None:

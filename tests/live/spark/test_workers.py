@@ -17,22 +17,30 @@ import gc, sys, types
 if sys.argv[1] == "worker":
     sys.modules["__main__"] = types.SimpleNamespace(__spec__=types.SimpleNamespace(name="pyspark.daemon"))
 from ottla.spark.workers import settle
-settle()
-print(gc.get_freeze_count())
+for request in range(1, 201):
+    settle()
+    print(gc.get_freeze_count())
+    if request == 1:
+        import ottla.client.blocking  # as the first request does
+    globals()[f"kept{request}"] = [[] for _ in range(1000)]
 """
 
 
-def frozen(who: str) -> int:
+def frozen(who: str) -> list[int]:
+    """How many objects are frozen at each request."""
     asked = subprocess.run([sys.executable, "-c", ASK, who], capture_output=True, text=True, check=True)
-    return int(asked.stdout)
+    return [int(line) for line in asked.stdout.split()]
 
 
 def test_a_worker_freezes_loaded_objects_for_the_garbage_collector() -> None:
-    assert frozen("worker") > 1000
+    counts = frozen("worker")
+    assert counts[0] > 1000
+    assert counts[1] > counts[0] + 1000, "and what the first request has loaded"
+    assert counts[63] == counts[-1] > counts[62], "what later requests leave behind is collected"
 
 
 def test_other_processes_keep_their_garbage_collector_unchanged() -> None:
-    assert frozen("user") == 0
+    assert set(frozen("user")) == {0}
 
 
 def test_the_process_of_a_source_connects_to_spark_before_it_imports_anything() -> None:

@@ -147,6 +147,11 @@ AWAY = "ottla.spark.explaining.BrokersAway: no broker answered: 30 s went by. Is
             "Failed to find the data source: ottla. Make sure the provider name is correct.",
         ),
         ("Python worker failed to connect back.", "Python worker failed to connect back."),
+        (
+            "[DATA_SOURCE_NOT_EXIST] Data source 'ottla' not found. Please make sure the data source is registered. "
+            "SQLSTATE: 42704",
+            "Data source 'ottla' not found. Please make sure the data source is registered.",
+        ),
     ],
 )
 def test_an_error_that_can_go_away_is_retried_whatever_its_kind(text: str, cause: str) -> None:

@@ -19,6 +19,9 @@ from ottla.types import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     import pyarrow
 
+    from ottla.protocol.arrow_batches import ColumnBuilder
+    from ottla.protocol.record_batch import Section
+
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 2 * 1024 * 1024
 """The limits of an Arrow batch: this many rows, or the record batch that reaches this many bytes. Together with the two
@@ -264,9 +267,9 @@ class RangeReader:
                 return
             if not fetches:
                 return
+            yield from batches_of(fetches, {partition: piece.end for partition, piece in left.items()}, self._schema)
             for fetched in fetches:
                 partition, _, end = left[fetched.partition]
-                yield from batches_of(fetched, end, self._schema)
                 if fetched.next_offset >= end:
                     del left[partition]
                 else:
@@ -306,38 +309,69 @@ class RangeReader:
                     return
                 continue
             patience.restart()
-            for fetched in fetches:
-                yield from batches_of(fetched, end, self._schema)
-                position = fetched.next_offset
+            yield from batches_of(fetches, {partition: end}, self._schema)
+            position = fetches[-1].next_offset
 
 
-def batches_of(fetched: CompletedFetch, end: int, schema: "pyarrow.Schema") -> "Iterator[pyarrow.RecordBatch]":
-    """The records of a fetch before `end`. Moves its `next_offset` past the fetch, or past `end`."""
+def batches_of(
+    fetches: Sequence[CompletedFetch], ends: Mapping[TopicPartition, int], schema: "pyarrow.Schema"
+) -> "Iterator[pyarrow.RecordBatch]":
+    """The records of fetches before their `ends`. Moves each `next_offset` past its fetch, or past its end.
+
+    Small fetches of several partitions share a batch: each batch costs time in Spark, and in the sink.
+    """
     import pyarrow as pa
 
     from ottla.protocol.arrow_batches import ColumnBuilder
 
     columns = [COLUMNS.get(name, name) for name in schema.names]
-    while not fetched.is_exhausted and fetched.next_offset < end:
-        sections = fetched.sections(ROWS_PER_BATCH, BYTES_PER_BATCH)
+    while unread := [each for each in fetches if not each.is_exhausted and each.next_offset < ends[each.partition]]:
+        planned = next_sections(unread)
+        sections = [section for _, found in planned for section in found]
         builder = ColumnBuilder(sections, max_records=ROWS_PER_BATCH, timestamp_unit="us", columns=columns)
-        for section in sections:
-            if section.header.base_offset >= end:
-                fetched.took(end)
-                break
-            try:
-                is_whole = builder.add(*fetched.partition, section, fetched.next_offset, end)
-            except KafkaError:
-                raise
-            except OttlaError as error:
-                raise OttlaError(error.message, TIMESTAMP_HINT) from None
-            if not is_whole:
-                # The batch is full and the rest of the section is for the next one, or the section contains the end.
-                fetched.took(builder.last_offset + 1 if builder.is_full else end)
-                break
-            fetched.took()
+        for fetched, found in planned:
+            if not builder.is_full:
+                add_sections(builder, fetched, found, ends[fetched.partition])
         if builder.rows:
             yield pa.RecordBatch.from_arrays(builder.finish().columns, schema=schema)
+
+
+def next_sections(fetches: Sequence[CompletedFetch]) -> "list[tuple[CompletedFetch, list[Section]]]":
+    """What the next Arrow batch is made of."""
+    planned: list[tuple[CompletedFetch, list[Section]]] = []
+    rows, size_bytes = ROWS_PER_BATCH, BYTES_PER_BATCH
+    for fetched in fetches:
+        if rows <= 0 or size_bytes <= 0:
+            break
+        sections = fetched.sections(rows, size_bytes)
+        planned.append((fetched, sections))
+        rows -= sum(section.header.record_count for section in sections)
+        size_bytes -= sum(section.end - section.start for section in sections)
+    return planned
+
+
+def add_sections(builder: "ColumnBuilder", fetched: CompletedFetch, sections: "Sequence[Section]", end: int) -> None:
+    """Adds the records of a fetch before `end`, until the builder is full."""
+    for section in sections:
+        if section.header.base_offset >= end:
+            fetched.took(end)
+            return
+        before = builder.rows
+        try:
+            is_whole = builder.add(*fetched.partition, section, fetched.next_offset, end)
+        except KafkaError:
+            raise
+        except OttlaError as error:
+            raise OttlaError(error.message, TIMESTAMP_HINT) from None
+        if is_whole:
+            fetched.took()
+            continue
+        # The batch is full and the rest of the section is for the next one, or the section contains the end.
+        if not builder.is_full:
+            fetched.took(end)
+        elif builder.rows > before:
+            fetched.took(builder.last_offset + 1)
+        return
 
 
 def after_loss(consumer: RangeConsumer, piece: OffsetRange, position: int, fail_on_data_loss: bool) -> int:
