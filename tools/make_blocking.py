@@ -1,4 +1,4 @@
-"""Writes the generated files of the blocking API, src/ottla/client/blocking/, from the async classes.
+"""Writes the generated files of the client: the blocking API from the async classes, and the types of the settings.
 
 .venv/bin/python tools/make_blocking.py
 
@@ -14,6 +14,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from ottla.client.core.settings import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from ottla.config import Setting, settings_of
 
 ROOT = Path(__file__).parent.parent
 CLIENT = ROOT / "src" / "ottla" / "client"
@@ -119,6 +122,16 @@ FILES = {
 }
 EXTRA_IMPORTS = {"producer.py": "from ottla.client.producer.speedups import BlockingSender\n"}
 
+SETTING_TYPES = CLIENT / "core" / "setting_types.py"
+TYPE_IMPORTS = """
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypedDict
+
+from ottla.assignors.base import Assignor
+
+"""
+
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -130,7 +143,40 @@ def main() -> None:
 
 def generate() -> dict[Path, str]:
     """Every generated file with its text."""
-    return {BLOCKING / name: _file(name, doc, classes) for name, (doc, classes) in FILES.items()}
+    files = {BLOCKING / name: _file(name, doc, classes) for name, (doc, classes) in FILES.items()}
+    return {SETTING_TYPES: _setting_types(), **files}
+
+
+def _setting_types() -> str:
+    """The keyword arguments of the clients as TypedDicts, so that editors and type checkers know them."""
+    shared = settings_of(ClientConfig)
+    lines = [
+        HEADER.format(doc="The settings of the clients as keyword arguments, for type checkers. Pure."),
+        TYPE_IMPORTS,
+    ]
+    for name, config, base in (
+        ("ClientSettings", ClientConfig, "TypedDict"),
+        ("AdminSettings", AdminConfig, "ClientSettings"),
+        ("ProducerSettings", ProducerConfig, "ClientSettings"),
+        ("ConsumerSettings", ConsumerConfig, "ClientSettings"),
+    ):
+        own = [s for s in settings_of(config).values() if config is ClientConfig or s.name not in shared]
+        lines.append(f'class {name}({base}, total=False):\n    """{config.__doc__}"""\n')
+        lines += [f"    {s.attribute}: {_accepted(s)}" for s in own]
+        lines.append("")
+    return _ruff("\n".join(lines), SETTING_TYPES)
+
+
+def _accepted(setting: Setting) -> str:
+    """The types that a setting accepts: its own, text, and None for the default."""
+    if setting.name == "partition.assignment.strategy":
+        return "str | Assignor | type[Assignor] | Sequence[str | Assignor | type[Assignor]] | None"
+    if setting.kind == "list":
+        return "str | Sequence[str] | None"
+    types = {"boolean": "bool | str", "int": "int | str", "long": "int | str"}.get(setting.kind, "str")
+    if setting.name == "acks":
+        types = "int | str"
+    return f"{types} | timedelta | None" if setting.name.endswith(".ms") else f"{types} | None"
 
 
 def hand_written() -> dict[str, ast.FunctionDef]:

@@ -43,8 +43,7 @@ def use_old_protocol(producer: Producer) -> None:
 def committed(bootstrap: str, topic: str, partition: int = 0, isolation: str = "read_committed") -> list[str]:
     """The values that a consumer reads, up to the current end."""
     place = TopicPartition(topic, partition)
-    settings = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "isolation_level": isolation}
-    with Consumer(None, **settings) as consumer:
+    with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level=isolation) as consumer:
         consumer.assign([place])
         (end,) = consumer.end_offsets([place]).values()
         values: list[str] = []

@@ -131,10 +131,10 @@ def test_one_class_catches_all_our_errors_and_their_text_includes_the_hint() -> 
             found.add(error)
             assert getattr(ottla, error.__name__) is error, f"{error.__name__} is not exported from ottla"
     assert {KafkaError, ConfigError, TransactionAbortable, RecordDeserializationError} <= found
-    error = TransactionAbortable(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic ordes")
-    assert str(error) == "UNKNOWN_TOPIC_OR_PARTITION: topic ordes. Check the name with `ottla topic list`."
-    again = pickle.loads(pickle.dumps(error))
-    assert (str(again), again.code, again.hint) == (str(error), error.code, error.hint)
+    raised = TransactionAbortable(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic ordes")
+    assert str(raised) == "UNKNOWN_TOPIC_OR_PARTITION: topic ordes. Check the name with `ottla topic list`."
+    again = pickle.loads(pickle.dumps(raised))
+    assert (str(again), again.code, again.hint) == (str(raised), raised.code, raised.hint)
 
 
 def test_raise_for_turns_an_error_code_into_an_exception() -> None:

@@ -132,6 +132,9 @@ def mistakes(producer: Producer, consumer: Consumer, admin: Admin) -> None:
     reveal_type(producer.send_and_wait)
     reveal_type(consumer.poll)
     reveal_type(admin.describe_groups)
+    Producer(lingr_ms=5)  # type: ignore[call-arg]
+    Consumer(group_id=7)  # type: ignore[arg-type]
+    Admin(group_id="g")  # type: ignore[call-arg]
     producer.send("orders", 42)  # type: ignore[arg-type]
     producer.send(7, b"v")  # type: ignore[arg-type]
     consumer.assign(["orders"])  # type: ignore[list-item]

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from ottla.client.admin import cluster as cluster_calls
 from ottla.client.admin import configs as config_calls
@@ -42,6 +42,7 @@ from ottla.client.core.model import (
 )
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import list_offsets
+from ottla.client.core.setting_types import AdminSettings
 from ottla.client.core.settings import AdminConfig, build
 from ottla.clock import Clock, system_clock
 from ottla.errors import KafkaError
@@ -66,7 +67,7 @@ class AsyncAdmin:
         *,
         clock: Clock = system_clock,
         rng: random.Random | None = None,
-        **keywords: Any,
+        **keywords: Unpack[AdminSettings],
     ) -> None:
         self.config = build(AdminConfig, settings, keywords)
         self._network = Network(self.config, max_idle_ms=VIEW_IDLE_MS, clock=clock, rng=rng)

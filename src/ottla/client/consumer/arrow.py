@@ -92,6 +92,7 @@ def take_arrow(
             break
         fetched.took()
         fetcher.took(fetched)
+    fetcher.records_taken += builder.rows
     return builder.finish() if builder.rows else None
 
 

@@ -3,7 +3,7 @@
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from ottla.client.consumer.arrow import arrow_module, iteration_wait_ms, take_arrow
 from ottla.client.consumer.fetcher import Fetcher
@@ -27,6 +27,7 @@ from ottla.client.core.arguments import (
     take_assignors,
 )
 from ottla.client.core.interceptors import ConsumerInterceptor, check_interceptors, intercept_consume
+from ottla.client.core.metrics import Metrics
 from ottla.client.core.model import (
     EARLIEST,
     LATEST,
@@ -38,6 +39,7 @@ from ottla.client.core.model import (
 )
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import list_offsets, why_missing
+from ottla.client.core.setting_types import ConsumerSettings
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.client.group import group_calls
 from ottla.client.group.consumer_coordinator import CommitCallback, ConsumerCoordinator
@@ -73,12 +75,13 @@ class AsyncConsumer:
         settings: Mapping[str, Any] | None = None,
         *,
         interceptors: Iterable[ConsumerInterceptor] = (),
+        on_statistics: Callable[[Metrics], Any] | None = None,
         clock: Clock = system_clock,
         rng: random.Random | None = None,
-        **keywords: Any,
+        **keywords: Unpack[ConsumerSettings],
     ) -> None:
-        settings, keywords, assignors = take_assignors(settings, keywords)
-        self.config = build(ConsumerConfig, settings, keywords)
+        chosen, by_keyword, assignors = take_assignors(settings, keywords)
+        self.config = build(ConsumerConfig, chosen, by_keyword)
         self._network = Network(
             self.config, allow_auto_topic_creation=self.config.allow_auto_create_topics, clock=clock, rng=rng
         )
@@ -101,6 +104,7 @@ class AsyncConsumer:
             self._group.commits.interceptors = self._reader.interceptors
         self._unfinished: list[Callable[[], bool]] = []
         """Each returns whether something on our connections is done; close() waits for it."""
+        self._network.add_statistics(on_statistics, self._snapshot())
         unclosed.register(self)
 
     async def __aenter__(self) -> Self:
@@ -401,6 +405,40 @@ class AsyncConsumer:
         """Triggers a rebalance of the group in the next poll()."""
         group_calls.require_group(self._group).membership.request_rejoin(reason)
         self._network.wake()
+
+    # --- metrics ------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """What the consumer has done so far, under the names of the Java client's metrics."""
+        return self._metrics_now()
+
+    def _metrics_now(self) -> Metrics:
+        """The same from any thread."""
+        with self._network.lock:
+            return self._snapshot()()
+
+    def _snapshot(self) -> Callable[[], Metrics]:
+        # Without a reference to the consumer, so that it can be dropped.
+        reader, fetcher, positions, group = self._reader, self._fetcher, self._positions, self._group
+        network = self._network
+
+        def snapshot() -> Metrics:
+            lags = {str(partition): float(lag) for partition, lag in reader.lags().items()}
+            found: Metrics = {
+                "records-consumed-total": fetcher.records_taken,
+                "bytes-consumed-total": fetcher.bytes_fetched,
+                "assigned-partitions": len(positions.states),
+                "records-lag": lags,
+                "records-lag-max": max(lags.values(), default=0.0),
+                **network.requests.snapshot(),
+            }
+            if group is not None:
+                found["rebalance-total"] = group.membership.rebalances
+                found["commit-total"] = group.commits.finished
+                found["commit-error-total"] = group.commits.failed
+            return found
+
+        return snapshot
 
     # --- if it is not closed ------------------------------------------------------------------------------
 

@@ -1,12 +1,15 @@
 """AsyncDeserializingConsumer: returns objects, made from keys and values by functions that the user passes."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.positions import PartitionState
 from ottla.client.core.arguments import Timeout, parameters_by_name
+from ottla.client.core.interceptors import ConsumerInterceptor
+from ottla.client.core.metrics import Metrics
 from ottla.client.core.model import ConsumerRecord, Headers, Records
+from ottla.client.core.setting_types import ConsumerSettings
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
@@ -105,6 +108,13 @@ def _named(record: ConsumerRecord, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
+class DeserializingArguments(ConsumerSettings, total=False):
+    """The keyword arguments that are passed on to the consumer."""
+
+    interceptors: Iterable[ConsumerInterceptor]
+    on_statistics: Callable[[Metrics], Any] | None
+
+
 class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
     """An AsyncConsumer whose poll() and iterator return objects. The functions take bytes, and should be fast.
 
@@ -123,9 +133,9 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         self: "AsyncDeserializingConsumer[K, V]",
         settings: Mapping[str, Any] | None = None,
         *,
-        key_deserializer: Callable[[bytes], K],
-        value_deserializer: Callable[[bytes], V],
-        **keywords: Any,
+        key_deserializer: Callable[..., K],
+        value_deserializer: Callable[..., V],
+        **keywords: Unpack[DeserializingArguments],
     ) -> None: ...
 
     @overload
@@ -133,8 +143,8 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         self: "AsyncDeserializingConsumer[bytes, V]",
         settings: Mapping[str, Any] | None = None,
         *,
-        value_deserializer: Callable[[bytes], V],
-        **keywords: Any,
+        value_deserializer: Callable[..., V],
+        **keywords: Unpack[DeserializingArguments],
     ) -> None: ...
 
     @overload
@@ -142,17 +152,17 @@ class AsyncDeserializingConsumer(AsyncConsumer, Generic[K, V]):
         self: "AsyncDeserializingConsumer[K, bytes]",
         settings: Mapping[str, Any] | None = None,
         *,
-        key_deserializer: Callable[[bytes], K],
-        **keywords: Any,
+        key_deserializer: Callable[..., K],
+        **keywords: Unpack[DeserializingArguments],
     ) -> None: ...
 
     def __init__(
         self,
         settings: Mapping[str, Any] | None = None,
         *,
-        key_deserializer: Callable[[bytes], Any] | None = None,
-        value_deserializer: Callable[[bytes], Any] | None = None,
-        **keywords: Any,
+        key_deserializer: Callable[..., Any] | None = None,
+        value_deserializer: Callable[..., Any] | None = None,
+        **keywords: Unpack[DeserializingArguments],
     ) -> None:
         self._deserializers: Deserializers[K, V] = Deserializers(key_deserializer, value_deserializer)
         super().__init__(settings, **keywords)

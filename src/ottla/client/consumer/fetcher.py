@@ -55,6 +55,8 @@ class Fetcher:
         backoff: Backoff,
         jitter: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self.bytes_fetched = self.records_taken = 0
+        """For the metrics."""
         self._config = config
         self._positions = positions
         self._view = view
@@ -141,6 +143,7 @@ class Fetcher:
             else:
                 self._buffer.appendleft((seek_id, fetched))
         self._buffer.extendleft(reversed(kept))
+        self.records_taken += max_records - room
         return taken
 
     def take_sections(self, max_records: int, max_bytes: int) -> list[tuple[CompletedFetch, Section]]:
@@ -390,6 +393,7 @@ class Fetcher:
         state.log_start_offset = result.log_start_offset
         if not result.records:
             return
+        self.bytes_fetched += len(result.records)
         aborted = [(a.producer_id, a.first_offset) for a in result.aborted_transactions or ()]
         try:
             fetched = CompletedFetch(

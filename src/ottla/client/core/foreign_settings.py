@@ -62,7 +62,7 @@ IGNORED = frozenset(
     receive.buffer.bytes receive.message.max.bytes reconnect.backoff.jitter.ms resolve.cb retries.backoff.ms selector
     send.backoff.ms send.buffer.bytes share.acknowledgement.mode sock.chunk.bytes socket.blocking.max.ms socket.cb
     socket.connection.setup.timeout.max.ms socket.keepalive.enable socket.max.fails socket.nagle.disable
-    socket.options socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms stats.cb
+    socket.options socket.receive.buffer.bytes socket.send.buffer.bytes socket.timeout.ms
     sticky.partitioning.linger.ms throttle.cb
     topic.blacklist topic.metadata.propagation.max.ms topic.metadata.refresh.fast.cnt
     topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
@@ -78,6 +78,8 @@ _OBJECTS = {
     "deserializer": "DeserializingConsumer takes {0}_deserializer=.",
     "serializer": "SerializingProducer takes {0}_serializer=.",
 }
+FUNCTIONS = {"stats.cb": "on_statistics"}
+"""Functions in librdkafka's settings that are arguments here. They are called with a dict, not with JSON."""
 SERIALIZERS = {f"{part}.{what}": hint.format(part) for part in ("key", "value") for what, hint in _OBJECTS.items()}
 """A class name, as in Java, is ignored. A function, as in kafka-python, would have to be called."""
 
@@ -124,6 +126,8 @@ def _has_no_effect(name: str, value: Any, is_plaintext: bool) -> bool:
             f"{name}={value} is not supported: keys would go to other partitions than with that client",
             "Pass partitioner= with a function that does the same, or omit it for the rules of the Java client.",
         )
+    if name in FUNCTIONS:
+        raise ConfigError(f"{name} is not a setting", f"Pass {FUNCTIONS[name]}= to the client.")
     if name in SERIALIZERS and callable(value):
         raise ConfigError(f"{name} is not a setting of this class", SERIALIZERS[name])
     return name in IGNORED or name in ALIASES or (is_plaintext and name.startswith(SECURITY))

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from ottla.client.core.cluster_view import REFRESHING, ClusterView
+from ottla.client.core.metrics import Metrics, RequestMetrics, Statistics, check_statistics
 from ottla.client.core.polling import ANY_NODE, CONTROLLER, Decider, Poll, Request
 from ottla.client.core.settings import ClientConfig
 from ottla.clock import Clock, monotonic, system_clock
@@ -61,6 +62,7 @@ class Network:
         self._peers.set_nodes(self._bootstrap)
         self.lock = threading.Lock()
         """Held while deciders poll or get responses: a thread that holds it may read their state."""
+        self.requests = RequestMetrics()
         self._deciders: list[Decider] = []
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -90,6 +92,16 @@ class Network:
             raise OttlaError("this client belongs to another event loop", "Create one client per event loop.")
         if self._closed:
             raise OttlaError("this client is closed", "Create a new one.")
+
+    def add_statistics(self, on_statistics: Any, snapshot: Callable[[], Metrics]) -> None:
+        """Calls `on_statistics(metrics)` every statistics.interval.ms, on the loop."""
+        if check_statistics(on_statistics, self.config.statistics_interval_ms):
+
+            def later(function: Callable[[Metrics], None], metrics: Metrics) -> None:
+                assert self._loop is not None
+                self._loop.call_soon(function, metrics)
+
+            self.add(Statistics(on_statistics, self.config.statistics_interval_ms, snapshot, later))
 
     def add(self, decider: Decider) -> None:
         self._deciders.append(decider)
@@ -225,8 +237,10 @@ class Network:
             self._timer = self._loop.call_later(max(0, wake_at - now) / 1000 + 0.0005, self.wake)
 
     def _send(self, request: Request) -> None:
+        assert self._loop is not None
+        sent_at = self._loop.time()
         future = self._dispatch(request)
-        future.add_done_callback(lambda done: self._answered(request, done))
+        future.add_done_callback(lambda done: self._answered(request, done, sent_at))
 
     def _dispatch(self, request: Request) -> "asyncio.Future[Answer]":
         return self._peers.send(
@@ -239,9 +253,12 @@ class Network:
             expects_response=request.expects_response,
         )
 
-    def _answered(self, request: Request, done: "asyncio.Future[Answer]") -> None:
+    def _answered(self, request: Request, done: "asyncio.Future[Answer]", sent_at: float) -> None:
         if done.cancelled():
             return
+        assert self._loop is not None
+        latency_ms = (self._loop.time() - sent_at) * 1000
+        self.requests.add(request.api_key, latency_ms, has_failed=done.exception() is not None)
         try:
             with self.lock:
                 self._tell(request, done)

@@ -51,6 +51,12 @@ class ClientConfig:
     socket_connection_setup_timeout_ms: int = setting(
         "socket.connection.setup.timeout.ms", 10_000, "How long establishing a connection may take.", at_least=1
     )
+    statistics_interval_ms: int = setting(
+        "statistics.interval.ms",
+        0,
+        "How often `on_statistics` is called with the client's metrics; 0: never.",
+        at_least=0,
+    )
     metadata_max_age_ms: int = setting(
         "metadata.max.age.ms", 300_000, "Refresh the metadata of brokers and topics after this time.", at_least=0
     )

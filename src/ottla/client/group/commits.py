@@ -68,6 +68,8 @@ class Commits:
         self.committed: dict[TopicPartition, int] = {}
         """The offsets that our own commits have stored; auto-commit skips unchanged ones."""
         self.interceptors: Sequence[ConsumerInterceptor] = ()
+        self.finished = self.failed = 0
+        """For the metrics."""
         self._config = config
         self._view = view
         self._coordinator = coordinator
@@ -239,7 +241,9 @@ class Commits:
 
     def _finish(self, commit: Commit, error: KafkaError | None) -> None:
         self._queue.popleft()
+        self.finished += 1
         if error is not None:
+            self.failed += 1
             self.forget(commit.remaining)  # some of them may be stored despite the error
         elif self.interceptors:
             tell_commit(self.interceptors, commit.offsets)

@@ -73,6 +73,8 @@ class Membership:
         self.errors: list[Exception] = []
         """Errors for poll() to raise."""
         self.is_polling = False
+        self.rebalances = 0
+        """How many assignments were taken over, for the metrics."""
         self.rejoin_reason = ""
         self._config = config
         self._view = view
@@ -154,6 +156,7 @@ class Membership:
     def taken(self, owned: Iterable[TopicPartition], *, has_revoked: bool, now: int) -> None:
         """poll() has taken over the assignment. A member that revoked partitions rejoins to free them (KIP-429)."""
         self.owned = sorted(owned)
+        self.rebalances += 1
         self._move(MemberState.STABLE)
         if has_revoked:
             self.request_rejoin("the member revoked partitions that move to another one")

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import functools
 import random
-from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Self, Unpack
 
 from ottla.checks import require_number
 from ottla.client.admin.transaction_model import PreparedTransaction
@@ -18,8 +18,10 @@ from ottla.client.core.interceptors import (
     check_interceptors,
     intercept_send,
 )
+from ottla.client.core.metrics import Metrics
 from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata, TopicDescription
 from ottla.client.core.network import Network
+from ottla.client.core.setting_types import ProducerSettings
 from ottla.client.core.settings import ProducerConfig, build
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.arrow_send import ArrowDelivery, ArrowSend
@@ -66,9 +68,10 @@ class AsyncProducer:
         *,
         partitioner: Partitioner | None = None,
         interceptors: Iterable[ProducerInterceptor] = (),
+        on_statistics: Callable[[Metrics], Any] | None = None,
         clock: Clock = system_clock,
         rng: random.Random | None = None,
-        **keywords: Any,
+        **keywords: Unpack[ProducerSettings],
     ) -> None:
         self.config = build(ProducerConfig, settings, keywords)
         self._partitioner = find_partitioner(partitioner, self.config.partitioner_class)
@@ -112,6 +115,7 @@ class AsyncProducer:
         self._flushing = 0
         self._waiting_for_room = 0
         self._closing = False
+        self._network.add_statistics(on_statistics, self._snapshot())
         unclosed.register(self)
 
     async def __aenter__(self) -> Self:
@@ -509,6 +513,36 @@ class AsyncProducer:
         error = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed before the record was stored")
         self._sender.abandon(error, is_intended=is_intended)
         await self._network.close()
+
+    # --- metrics ------------------------------------------------------------------------------------------
+
+    async def metrics(self) -> Metrics:
+        """What the producer has done so far, under the names of the Java client's metrics."""
+        return self._metrics_now()
+
+    def _metrics_now(self) -> Metrics:
+        """The same from any thread."""
+        with self._network.lock:
+            return self._snapshot()()
+
+    def _snapshot(self) -> Callable[[], Metrics]:
+        # Without a reference to the producer, so that it can be dropped.
+        sender, accumulator, network = self._sender, self._accumulator, self._network
+
+        def snapshot() -> Metrics:
+            return {
+                "record-send-total": sender.records_sent,
+                "record-error-total": sender.records_failed,
+                "record-retry-total": sender.batches_retried,
+                "batch-send-total": sender.batches_sent,
+                "outgoing-byte-total": sender.bytes_sent,
+                "buffer-total-bytes": accumulator.buffer_memory,
+                "buffer-available-bytes": accumulator.buffer_memory - accumulator.buffered_bytes,
+                "batches-unfinished": len(accumulator.unfinished),
+                **network.requests.snapshot(),
+            }
+
+        return snapshot
 
     # --- if it is not closed ------------------------------------------------------------------------------
 

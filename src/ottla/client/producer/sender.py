@@ -101,6 +101,8 @@ class Sender:
         connection: the partition may move to another leader."""
         self.transactions: TransactionManager | None = None
         """Set for a transactional producer: obtains the producer id and decides when a batch may be sent."""
+        self.records_sent = self.bytes_sent = self.batches_sent = self.records_failed = self.batches_retried = 0
+        """For the metrics. Updated once per batch."""
         self._is_abandoned = False
         self._asking_producer_id = False
         self._producer_id_retry_at = 0
@@ -310,6 +312,7 @@ class Sender:
             if code == ErrorCode.CONCURRENT_TRANSACTIONS:  # the write adds the partition implicitly (KIP-890)
                 delay_ms = min(delay_ms, CONCURRENT_BACKOFF_MS)
             batch.retry_at = now + delay_ms
+            self.batches_retried += 1
             self._accumulator.put_back(batch)
             return
         if idempotence is not None:
@@ -324,6 +327,9 @@ class Sender:
             self._idempotence.succeeded(batch)
         if batch.outcome.is_done:
             return  # too late: delivery.timeout.ms has failed it already
+        self.records_sent += batch.record_count
+        self.bytes_sent += batch.size_bytes
+        self.batches_sent += 1
         self._accumulator.finish(batch)
         batch.outcome.succeed(base_offset, log_append_time_ms)
 
@@ -332,6 +338,7 @@ class Sender:
     ) -> None:
         if batch.outcome.is_done:
             return
+        self.records_failed += batch.record_count
         self._accumulator.finish(batch)
         if self.transactions is not None and not self._is_abandoned:
             was_numbered = batch.base_sequence >= 0

@@ -1,10 +1,14 @@
 """AsyncSerializingProducer: sends objects, which functions that the user passes turn into bytes."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Unpack
 
 from ottla.client.core.arguments import as_headers, parameters_by_name
+from ottla.client.core.interceptors import ProducerInterceptor
+from ottla.client.core.metrics import Metrics
 from ottla.client.core.model import HeadersLike, RecordMetadata
+from ottla.client.core.setting_types import ProducerSettings
+from ottla.client.producer.partitioner import Partitioner
 from ottla.client.producer.producer import AsyncProducer
 from ottla.client.producer.speedups import Delivery
 from ottla.errors import OttlaError
@@ -57,6 +61,14 @@ class Serializers:
         return made
 
 
+class SerializingArguments(ProducerSettings, total=False):
+    """The keyword arguments that are passed on to the producer."""
+
+    partitioner: Partitioner | None
+    interceptors: Iterable[ProducerInterceptor]
+    on_statistics: Callable[[Metrics], Any] | None
+
+
 class AsyncSerializingProducer(AsyncProducer):
     """An AsyncProducer whose send() takes objects. None stays None, so that tombstones can be sent.
 
@@ -73,7 +85,7 @@ class AsyncSerializingProducer(AsyncProducer):
         *,
         key_serializer: Callable[..., Any] | None = None,
         value_serializer: Callable[..., Any] | None = None,
-        **keywords: Any,
+        **keywords: Unpack[SerializingArguments],
     ) -> None:
         self._serializers: Serializers = Serializers(key_serializer, value_serializer)
         super().__init__(settings, **keywords)

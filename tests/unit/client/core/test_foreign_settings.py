@@ -84,9 +84,11 @@ def test_kafka_pythons_and_aiokafkas_keywords_work() -> None:
         "security_protocol": "PLAINTEXT",
         "api_version": "auto",
     }
-    producer = AsyncProducer(None, **common, max_batch_size=1000, connections_max_idle_ms=9, acks="all")
+    others: dict[str, Any] = {"max_batch_size": 1000, "connections_max_idle_ms": 9}
+    producer = AsyncProducer(None, **common, **others, acks="all")
     assert producer.config.batch_size == 1000
-    consumer = AsyncConsumer(None, **common, group_id="g", rebalance_timeout_ms=1000, consumer_timeout_ms=200)
+    others = {"rebalance_timeout_ms": 1000, "consumer_timeout_ms": 200}
+    consumer = AsyncConsumer(None, **common, **others, group_id="g")
     assert consumer.config.group_id == "g"
 
 

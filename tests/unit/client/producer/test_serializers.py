@@ -25,9 +25,9 @@ def by_schema(data: bytes, headers: Any) -> Any:
 def test_objects_are_sent_and_come_back() -> None:
     async def story(world: World) -> None:
         settings = {"bootstrap.servers": BOOTSTRAP}
-        clock: Any = world.client_clock
+        sim: Any = {"clock": world.client_clock}
         async with AsyncSerializingProducer(
-            settings, key_serializer=str, value_serializer=with_schema, clock=clock
+            settings, key_serializer=str, value_serializer=with_schema, **sim
         ) as producer:
             await producer.send_and_wait("t", {"customer": 7}, key=7, headers={"h": b"v"})
             await producer.send_and_wait("t", None, key=7, headers={"schema": b"t-7"})
@@ -37,7 +37,7 @@ def test_objects_are_sent_and_come_back() -> None:
             with pytest.raises(RecordSerializationError, match=r"value of a record to t cannot be serialized: TypeErr"):
                 await producer.send("t", object())
         async with AsyncDeserializingConsumer(
-            settings, key_deserializer=int, value_deserializer=by_schema, auto_offset_reset="earliest", clock=clock
+            settings, key_deserializer=int, value_deserializer=by_schema, auto_offset_reset="earliest", **sim
         ) as consumer:
             await consumer.assign([("t", 0)])
             records = await consumer.poll(10_000)
@@ -51,9 +51,9 @@ def test_a_record_that_cannot_be_serialized_fails_its_transaction() -> None:
     """Spec: E1."""
 
     async def story(world: World) -> None:
-        clock: Any = world.client_clock
+        sim: Any = {"clock": world.client_clock}
         producer = AsyncSerializingProducer(
-            bootstrap_servers=BOOTSTRAP, transactional_id="x", value_serializer=json.dumps, clock=clock
+            bootstrap_servers=BOOTSTRAP, transactional_id="x", value_serializer=json.dumps, **sim
         )
         await producer.init_transactions()
         await producer.begin_transaction()

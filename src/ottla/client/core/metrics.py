@@ -1,0 +1,84 @@
+"""What a client has done so far, under the names of the Java client's metrics; and a callback with it at intervals."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from ottla.client.core.polling import Poll
+from ottla.errors import ConfigError
+from ottla.protocol.api import API
+
+Metrics = dict[str, float | dict[str, float]]
+"""A number, or one number per API or partition: {"record-send-total": 12, "records-lag": {"orders-0": 3}}."""
+
+LABELS = {"records-lag": "partition"}
+"""What the numbers of a metric are divided by; by API if it is not here."""
+
+log = logging.getLogger("ottla.client")
+
+
+class RequestMetrics:
+    """Counts and latencies of requests, by API. Updated once per response."""
+
+    __slots__ = ("_by_api",)
+
+    def __init__(self) -> None:
+        self._by_api: dict[int, list[float]] = {}
+
+    def add(self, api_key: int, latency_ms: float, *, has_failed: bool) -> None:
+        known = self._by_api.get(api_key)
+        if known is None:
+            known = self._by_api[api_key] = [0, 0, 0.0, 0.0]
+        known[0] += 1
+        known[1] += has_failed
+        known[2] += latency_ms
+        if latency_ms > known[3]:
+            known[3] = latency_ms
+
+    def snapshot(self) -> Metrics:
+        names = {api_key: API[api_key].name for api_key in self._by_api}
+        return {
+            "request-total": {names[key]: known[0] for key, known in self._by_api.items()},
+            "request-error-total": {names[key]: known[1] for key, known in self._by_api.items()},
+            "request-latency-avg": {names[key]: known[2] / known[0] for key, known in self._by_api.items()},
+            "request-latency-max": {names[key]: known[3] for key, known in self._by_api.items()},
+        }
+
+
+class Statistics:
+    """A decider that calls `on_statistics(metrics)` every `interval_ms`. It sends nothing."""
+
+    def __init__(
+        self, on_statistics: Callable[[Metrics], Any], interval_ms: int, snapshot: Callable[[], Metrics], later: Any
+    ) -> None:
+        """`later(function, argument)` calls the user's function outside of the deciders."""
+        self._on_statistics = on_statistics
+        self._interval_ms = interval_ms
+        self._snapshot = snapshot
+        self._later = later
+        self._due_at: int | None = None
+
+    def poll(self, now: int) -> Poll:
+        if self._due_at is None:
+            self._due_at = now + self._interval_ms
+        elif now >= self._due_at:
+            self._due_at = now + self._interval_ms
+            self._later(self._tell, self._snapshot())
+        return Poll(wake_at=self._due_at)
+
+    def _tell(self, metrics: Metrics) -> None:
+        try:
+            self._on_statistics(metrics)
+        except Exception:
+            log.exception("on_statistics failed")
+
+
+def check_statistics(on_statistics: Any, interval_ms: int) -> bool:
+    """Whether statistics are wanted. Raises if only the function was given: it would never be called."""
+    if on_statistics is None:
+        return False
+    if not callable(on_statistics):
+        raise ConfigError(f"on_statistics is not a function: {on_statistics!r}", "It is called with a dict.")
+    if not interval_ms:
+        raise ConfigError("on_statistics needs an interval", "Set statistics.interval.ms, for example to 10000.")
+    return True
