@@ -109,6 +109,17 @@ def test_a_dead_broker_and_what_it_held_are_shown(run: Run, cluster: EmbeddedClu
     assert "(down)" not in run("topic", "describe", orders).out
 
 
+def test_a_broker_that_returned_is_found_by_a_client_that_knew_it_was_gone(cluster: EmbeddedCluster) -> None:
+    cluster.kill(2)
+    with ottla.Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        eventually(lambda: [node.node_id for node in admin.describe_cluster().brokers] == [0, 1])
+        admin.describe_log_dirs([0])
+        with pytest.raises(ottla.KafkaError, match="there is no broker 2; there are 0, 1"):
+            admin.describe_log_dirs([2])
+        cluster.restart(2)
+        assert [directory.node_id for directory in admin.describe_log_dirs([2])] == [2]
+
+
 def test_leadership_goes_back_on_request(run: Run, cluster: EmbeddedCluster, orders: str) -> None:
     victim = replicas(run, orders)[0][0]
     cluster.kill(victim)

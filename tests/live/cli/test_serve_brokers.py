@@ -120,6 +120,51 @@ def test_a_broker_that_is_killed_is_started_again_on_its_port(tmp_path: Path) ->
         assert re.search(r"ottla: broker \d is back at 127\.0\.0\.1:\d+", err.decode())
 
 
+def test_a_broker_that_fails_again_is_started_later_each_time(tmp_path: Path) -> None:
+    with serving("--brokers", "2", "--data", str(tmp_path)) as (process, bootstrap):
+        # Its port is taken while it is away, so it cannot start again.
+        port = int(bootstrap.split(",")[1].rpartition(":")[2])
+        os.kill(pids_of(process)[1], signal.SIGKILL)
+        with socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            eventually(functools.partial(binds, taken, port))
+            taken.listen()
+            lines = read_lines(process, 3)
+        assert [line.rpartition("started again in ")[2] for line in lines] == ["0.5 s", "1 s", "2 s"]
+        assert "the port is in use" in lines[1]
+        eventually(lambda: len(brokers_of(bootstrap)) == 2)
+
+
+def binds(taken: socket.socket, port: int) -> bool:
+    try:
+        taken.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
+def read_lines(process: subprocess.Popen[bytes], count: int) -> list[str]:
+    """What the supervisor says, without the logs of its brokers."""
+    assert process.stderr is not None
+    lines: list[str] = []
+    while len(lines) < count:
+        line = process.stderr.readline().decode()
+        assert line, "the supervisor has ended"
+        lines += [line.strip()] if line.startswith("ottla: ") else []
+    return lines
+
+
+def test_a_second_signal_stops_everything_at_once(tmp_path: Path) -> None:
+    with serving("--brokers", "2", "--data", str(tmp_path)) as (process, _):
+        children = pids_of(process)
+        os.kill(children[0], signal.SIGSTOP)  # it does not stop when it is asked to
+        process.send_signal(signal.SIGINT)
+        eventually(lambda: len(pids_of(process)) == 1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+        assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_broker_outlives_its_supervisor(tmp_path: Path, number: signal.Signals) -> None:
     with serving("--brokers", "2", "--data", str(tmp_path)) as (process, _):

@@ -23,7 +23,7 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError
 
 ROWS_MAX = 15
-BAR_WIDTH = 20
+BAR_WIDTH = 14
 API_TIMEOUT_MS = 3_000
 """Shorter than that of other commands: the next reading comes soon."""
 
@@ -225,7 +225,7 @@ def _replica_table(behind: list[Behind], speeds: Speeds) -> Table:
 def bar(progress: float | None) -> str:
     """
     >>> bar(0.5), bar(None)
-    ('##########----------  50 %', '-')
+    ('#######-------  50 %', '-')
     """
     if progress is None:
         return "-"

@@ -37,6 +37,8 @@ async def ask_named(network: Network, api_key: int, build: Build, node_id: int |
     if node_id is None:
         return await ask(network, api_key, build)
     await network.until_connected()
+    if node_id not in network.view.brokers:
+        await network.refresh()  # it may have joined since
     network.check_node(node_id)
     return await ask(network, api_key, build, node_id)
 

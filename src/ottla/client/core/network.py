@@ -374,6 +374,13 @@ class Network:
         if not await self.until(lambda: bool(self.view.brokers), timeout_ms):
             raise self.out_of_time(timeout_ms)
 
+    async def refresh(self) -> None:
+        """Asks for new metadata and waits for it, at most as long as a call may take."""
+        before = self.view.version
+        self.view.request_update()
+        self.wake()
+        await self.until(lambda: self.view.version > before, self.config.default_api_timeout_ms)
+
     def check_node(self, node_id: int) -> None:
         """Raises if the metadata has no such broker."""
         if node_id >= 0 and node_id not in self.view.brokers:
