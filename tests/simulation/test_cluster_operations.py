@@ -1,6 +1,7 @@
 """Operating a simulated cluster: moving replicas, failback, growing, stopping, power failures. Spec: B10."""
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -48,6 +49,10 @@ def end_of(world: ClusterWorld, broker_id: int) -> int:
     broker = world.brokers[broker_id].broker
     assert broker is not None
     return broker.services.replicas.log_directory.logs[T0].log_end_offset
+
+
+def has_moved(world: ClusterWorld, topic: str) -> bool:
+    return not t0(world, topic).is_reassigning
 
 
 async def create(world: ClusterWorld, *replicas: int, **configs: str) -> None:
@@ -194,5 +199,20 @@ def test_a_broker_that_was_unregistered_is_not_awaited() -> None:
                 await admin.unregister_broker(2)
             with pytest.raises(KafkaError, match="is running"):
                 await admin.unregister_broker(1)
+
+    run(story)
+
+
+def test_added_replicas_join_even_if_they_fetch_before_the_leader_knows_them() -> None:
+    """Images are not equally old everywhere: a leader may hold a fetch of a follower that it learns of later."""
+
+    async def story(world: ClusterWorld) -> None:
+        async with world.admin() as admin:
+            for number in range(20):
+                name, first = f"t{number}", number % 3
+                others = ((number + 2) % 3, (number + 1) % 3)
+                await admin.create_topics([NewTopic(name, assignments={0: (first,)})])
+                await admin.alter_partition_reassignments({TopicPartition(name, 0): others})
+                await world.until(functools.partial(has_moved, world, name), f"{name} has moved")
 
     run(story)

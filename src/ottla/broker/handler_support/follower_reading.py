@@ -5,6 +5,7 @@ higher high watermark or a new role put a partition on its list of news. So a fe
 have news or that the request names, not for all in the session.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, FetchSession, SessionPartition
@@ -32,7 +33,7 @@ def check_follower(broker_id: int, broker_epoch: int, image: ClusterImage) -> No
 class FollowerReading(Reading):
     """One fetch of a follower."""
 
-    __slots__ = ("follower_epoch", "follower_id")
+    __slots__ = ("follower_epoch", "follower_id", "unnoted")
 
     def __init__(self, request: FetchRequest, context: Context, session: FetchSession | None) -> None:
         has_state = context.api_version >= 15
@@ -40,7 +41,9 @@ class FollowerReading(Reading):
         self.follower_epoch = request.replica_state.replica_epoch
         super().__init__(request, context, session)
         self.reads_followers, self.rack = False, ""
-        self._note_progress()
+        self.unnoted: list[tuple[Any, Any]] = []
+        """Partitions that this broker does not lead for this follower, as far as it knows when the request arrives."""
+        self._note_progress(self._named())
         self.items = self._list_items()
 
     def _choose_limit(self) -> Limit:
@@ -53,12 +56,13 @@ class FollowerReading(Reading):
         assert session.watch is not None
         return [(partition.topic, partition.asked) for partition in session.unsent()]
 
-    def _note_progress(self) -> None:
+    def _note_progress(self, named: Iterable[tuple[Any, Any]]) -> None:
         """A follower that fetches from an offset has everything before it: that is how the leader tracks it."""
-        for topic, asked in self._named():
+        for topic, asked in named:
             hosted = self.topics.get(topic)
             replica = None if hosted is None else hosted.replicas.get(asked.partition)
             if replica is None or not replica.is_leader or self.follower_id not in replica.followers:
+                self.unnoted.append((topic, asked))
                 continue
             try:
                 diverging = self._diverging_epoch(replica, asked)
@@ -97,6 +101,10 @@ class FollowerReading(Reading):
     def respond(self) -> FetchResponse:
         session, version = self.session, self.context.api_version
         response = FetchResponse()
+        if self.unnoted:
+            # The leader may have learned of its follower while the request waited. The follower does not name the
+            # partition again without news, so it would never join.
+            self._note_progress([self.unnoted.pop() for _ in range(len(self.unnoted))])
         if session is None:
             partitions = [SessionPartition(topic, asked) for topic, asked in self.items]
         else:
