@@ -280,7 +280,7 @@ class MetadataFollower(ClusterChanges):
         self._lost.note(before, image, asyncio.get_running_loop().time())
         if self._controller is not None and self._controller.note(before, image):
             self._duties_due.set()
-        if image.controller_id != before.controller_id:
+        if image.controller_id not in (before.controller_id, -1):
             log.info("controller is now broker %d", image.controller_id)
         for subscriber in list(self._subscribers):
             try:
