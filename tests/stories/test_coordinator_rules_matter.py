@@ -109,7 +109,17 @@ async def create_or_raise(name: str, services: Any) -> str:
     return ""
 
 
+async def append_at_once(request: Any, context: Any, verdicts: Any, guards: Any) -> Any:
+    return produce._append(request, context, verdicts, guards)  # noqa: SLF001
+
+
 RULES = [
+    Rule(
+        "a batch waits for the end of the previous transaction",
+        set_to(produce, "_append_when_ended", append_at_once),
+        ACROSS,
+        "test_the_first_batch_of_a_transaction_waits_for_the_markers_of_the_previous_one",
+    ),
     Rule(
         "a partition's leader asks the coordinator on another broker",
         set_to(Coordinators, "ask_coordinator", believe),

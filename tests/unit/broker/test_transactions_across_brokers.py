@@ -143,6 +143,32 @@ def test_producers_that_ask_at_the_same_time_share_one_request() -> None:
     run_story(story)
 
 
+def test_the_first_batch_of_a_transaction_waits_for_the_markers_of_the_previous_one() -> None:
+    """For a moment: a producer that has to retry pauses for much longer. One of the markers even comes to the
+    partition that the batch is for."""
+
+    async def story(stage: ClusterStage) -> None:
+        world, producer = stage.world, await stage.producer(NEW)
+        for number in range(5):
+            for partition in (1, 2):
+                await producer.send("t", partition, [b"%d" % number])
+            await producer.commit()
+            # At once, and without a second attempt.
+            assert await produce_once(producer, 1) == ErrorCode.NONE
+            producer.added.add(("t", 1))
+            await producer.abort()
+            await stage.until_state("CompleteAbort")
+        assert await stage.values(1) == [b"0", b"1", b"2", b"3", b"4"]
+        await producer.send("t", 2, [b"5"])
+        world.part(world.brokers[COORDINATOR], world.brokers[2])
+        await producer.commit()
+        before = world.loop.time()
+        assert await produce_once(producer, 1) == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert 0.1 <= world.loop.time() - before < 0.15, "add.partitions.to.txn.retry.backoff.max.ms"
+
+    run_story(story)
+
+
 # --- markers ------------------------------------------------------------------------------------------------
 
 

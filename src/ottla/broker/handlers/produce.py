@@ -96,13 +96,43 @@ def _append_now(request: ProduceRequest, context: Context) -> Answer | Coroutine
     verdicts = context.services.verify_transaction(unverified)
     if isinstance(verdicts, Awaitable):
         return _append_when_verified(request, context, verdicts, guards)
+    if ErrorCode.CONCURRENT_TRANSACTIONS in verdicts.values():
+        return _append_when_ended(request, context, verdicts, guards)
     return _append(request, context, verdicts, guards)
 
 
 async def _append_when_verified(
     request: ProduceRequest, context: Context, verdicts: Awaitable[Verdicts], guards: Guards
 ) -> Answer:
-    answer = _append(request, context, await verdicts, guards)
+    found = await verdicts
+    if ErrorCode.CONCURRENT_TRANSACTIONS in found.values():
+        return await _append_when_ended(request, context, found, guards)
+    answer = _append(request, context, found, guards)
+    return await answer if isinstance(answer, Coroutine) else answer
+
+
+async def _append_when_ended(request: ProduceRequest, context: Context, verdicts: Verdicts, guards: Guards) -> Answer:
+    """The markers of the producer's previous transaction are still being written, which takes milliseconds. A producer
+    that is told so pauses for much longer, so the question is asked again for a moment (KIP-890).
+
+    The guards are taken anew each time: one of those markers may come to a partition of this request.
+    """
+    services = context.services
+    config = services.config
+    end_ms = services.monotonic() + config.add_partitions_to_txn_retry_backoff_max_ms
+    pause_ms = 1
+    while ErrorCode.CONCURRENT_TRANSACTIONS in verdicts.values() and services.monotonic() < end_ms:
+        await asyncio.sleep(pause_ms / 1000)
+        pause_ms = min(2 * pause_ms, config.add_partitions_to_txn_retry_backoff_ms)
+        try:
+            unverified, guards = _unverified(request, context)
+        except KafkaError as error:
+            return _refuse(request, error.code, error.detail)
+        if unverified is None:
+            break
+        asked = services.verify_transaction(unverified)
+        verdicts = await asked if isinstance(asked, Awaitable) else asked
+    answer = _append(request, context, verdicts, guards)
     return await answer if isinstance(answer, Coroutine) else answer
 
 

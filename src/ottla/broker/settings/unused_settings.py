@@ -4,7 +4,7 @@ from ottla.config import Setting
 
 UNUSED = frozenset(
     """
-    add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms advertised.host.name
+    advertised.host.name
     advertised.port alter.config.policy.class.name auto.include.jmx.reporter background.threads
     broker.heartbeat.interval.ms broker.id.generation.enable client.quota.callback.class config.providers
     connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable

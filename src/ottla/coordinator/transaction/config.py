@@ -30,6 +30,18 @@ class TransactionConfig(BaseConfig):
         "How often to remove unused transactional ids.",
         at_least=1,
     )
+    add_partitions_to_txn_retry_backoff_max_ms: int = setting(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        100,
+        "How long a batch waits for the end of its producer's previous transaction, before the producer has to retry.",
+        at_least=0,
+    )
+    add_partitions_to_txn_retry_backoff_ms: int = setting(
+        "add.partitions.to.txn.retry.backoff.ms",
+        20,
+        "The longest pause until the coordinator is asked again whether that transaction has ended.",
+        at_least=1,
+    )
     transaction_two_phase_commit_enable: bool = setting(
         "transaction.two.phase.commit.enable",
         False,
