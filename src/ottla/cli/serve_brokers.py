@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from ottla.broker.one_host import settings_of_brokers
+from ottla.broker.one_host import broker_directory, settings_of_brokers
 from ottla.cli.serve import run_broker, say_ready
-from ottla.cli.serve_options import DEFAULT_DATA, Options
+from ottla.cli.serve_options import BROKERS_MAX, DEFAULT_DATA, Options
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.log.log_directory import LOCK_FILE
@@ -57,6 +57,7 @@ def serve_brokers(options: Options) -> int:
     """Runs the brokers until SIGINT or SIGTERM. Returns the exit status."""
     assert options.brokers is not None
     _check_directory(options)
+    _warn_of_missing(options)
     children = [Child(n, settings) for n, settings in enumerate(settings_of_brokers(options.values, options.brokers))]
     _import_broker()
     return Supervisor(children, options).run()
@@ -189,12 +190,13 @@ class Supervisor:
             self._failure = OttlaError(f"broker {child.node_id}: {message}", hint)
             self._stops += 1
             return
-        is_settled = monotonic() - child.started_at >= SETTLED_S
-        child.failures = 0 if is_settled else child.failures
+        was_stopped = status == 0  # by somebody's SIGTERM, as in a rolling restart
+        if was_stopped or monotonic() - child.started_at >= SETTLED_S:
+            child.failures = 0
         delay_s = min(FIRST_DELAY_S * 2**child.failures, LAST_DELAY_S)
         child.failures += 1
         child.start_at = monotonic() + delay_s
-        reason = error.partition("\0")[0] or f"ended with {_status_text(status)}"
+        reason = "was stopped" if was_stopped else error.partition("\0")[0] or f"ended with {_status_text(status)}"
         _say(f"broker {child.node_id}: {reason}; it is started again in {delay_s:g} s")
 
     def _on_stop(self, *_: object) -> None:
@@ -251,14 +253,29 @@ def _become_broker(child: Child, options: Options, report_to: int, lifeline: int
 
 def _check_directory(options: Options) -> None:
     """The directory of a single broker has another layout."""
-    data = options.values.get("log.dirs") or options.values.get("log.dir") or DEFAULT_DATA
+    data = _data_of(options)
     if os.path.exists(f"{data}/{LOCK_FILE}"):
-        data = data.rstrip("/")
         raise OttlaError(
             f"{data} is the data directory of a single broker",
             f"choose another one with --data DIR, or make it broker 0 of a cluster: mv {data} {data}.old && "
             f"mkdir {data} && mv {data}.old {data}/broker-0 && mv {data}/broker-0/metadata {data}/cluster",
         )
+
+
+def _data_of(options: Options) -> str:
+    return (options.values.get("log.dirs") or options.values.get("log.dir") or DEFAULT_DATA).rstrip("/")
+
+
+def _warn_of_missing(options: Options) -> None:
+    """Brokers of an earlier start with a larger number: their replicas are missing now."""
+    assert options.brokers is not None
+    data = _data_of(options)
+    missing = [
+        n for n in range(options.brokers, BROKERS_MAX) if os.path.exists(f"{broker_directory(data, n)}/{LOCK_FILE}")
+    ]
+    if missing:
+        names = ", ".join(map(str, missing))
+        _say(f"there is data of broker {names}, which --brokers {options.brokers} does not start")
 
 
 def _import_broker() -> None:

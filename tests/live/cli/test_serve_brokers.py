@@ -135,6 +135,29 @@ def test_a_broker_that_fails_again_is_started_later_each_time(tmp_path: Path) ->
         eventually(lambda: len(brokers_of(bootstrap)) == 2)
 
 
+def test_another_number_of_brokers_can_be_started(tmp_path: Path) -> None:
+    for number, says in (
+        (2, b""),
+        (3, b""),
+        (1, b"ottla: there is data of broker 1, 2, which --brokers 1 does not start"),
+    ):
+        with serving("--brokers", str(number), "--data", str(tmp_path)) as (process, bootstrap):
+            assert list(brokers_of(bootstrap)) == list(range(number))
+            process.terminate()
+            _, err = process.communicate(timeout=PATIENCE_S)
+            assert says in err
+            assert (b"there is data of" in err) == bool(says)
+
+
+def test_a_broker_that_is_stopped_by_itself_returns_without_a_longer_delay(tmp_path: Path) -> None:
+    with serving("--brokers", "2", "--data", str(tmp_path)) as (process, _):
+        for _ in range(2):
+            os.kill(pids_of(process)[1], signal.SIGTERM)
+            stopped, back = read_lines(process, 2)
+            assert re.fullmatch(r"ottla: broker \d: was stopped; it is started again in 0\.5 s", stopped)
+            assert "is back at" in back
+
+
 def binds(taken: socket.socket, port: int) -> bool:
     try:
         taken.bind(("127.0.0.1", port))
