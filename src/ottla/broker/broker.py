@@ -147,6 +147,7 @@ class Broker:
             boot=self._boot,
             peers=peers,
             alter_partition=metadata.alter_partition,
+            give_up=metadata.give_up,
             is_session_confirmed=lambda: metadata.is_session_confirmed,
             rng=self._random,
         )

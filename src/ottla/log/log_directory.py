@@ -9,7 +9,7 @@ import logging
 import resource
 from collections.abc import Callable, Iterable
 
-from ottla.clock import Clock, MonotonicClock
+from ottla.clock import NEVER_MS, Clock, MonotonicClock
 from ottla.errors import KafkaError
 from ottla.log.checkpoints import (
     CorruptCheckpoint,
@@ -41,6 +41,9 @@ HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEANED_OFFSETS = "cleaner-offset-checkpoint"
 DELETED_SUFFIX = "-delete"
+PROBE_FILE = ".ottla_probe"
+PROBE_BYTES = 64 * 1024
+PROBE_INTERVAL_MS = 500
 
 OTHER_FILES = 64
 """Open files of a broker besides logs and connections: the metadata store, sockets, files that are being synced."""
@@ -71,6 +74,8 @@ class LogDirectory:
         self.broker_epoch = -1
         """Of the broker that uses the directory now."""
         self._boot_id = ""
+        self._probed_ms: int = NEVER_MS
+        self._is_writable = True
         self._is_loaded = False
         self.files = OpenFiles(disk, _handle_limit())
         self._lock = lock
@@ -114,6 +119,22 @@ class LogDirectory:
             unmark_running(self.disk, self.path)
         except OSError as error:
             log.warning("%s: cannot remove the broker epoch: %s", self.path, error)
+
+    def can_write(self) -> bool:
+        """Whether the disk takes new data again, after a write failed. Asked often, it looks twice a second."""
+        now = self.monotonic()
+        if now >= self._probed_ms + PROBE_INTERVAL_MS:
+            self._probed_ms, path = now, f"{self.path}/{PROBE_FILE}"
+            try:
+                self.disk.overwrite_file(path, bytes(PROBE_BYTES))
+                self._is_writable = True
+            except OSError:
+                self._is_writable = False
+            try:
+                self.disk.remove(path)
+            except OSError:
+                pass  # It was not created, or the next attempt overwrites it.
+        return self._is_writable
 
     # --- opening ------------------------------------------------------------------------------------------
 

@@ -216,6 +216,8 @@ class ImageApplier:
         except (OSError, KafkaError) as error:
             self._manager.offline[topic_partition] = str(error)
             self._reopening.failed(topic_partition, topic.topic_id, str(error), now)
+            if self._manager.given_up is not None and self._loop is not None and len(partition.isr) > 1:
+                self._manager.given_up.add(topic_partition)
             return None
         self._manager.offline.pop(topic_partition, None)
         self._reopening.opened(topic_partition)

@@ -55,14 +55,23 @@ class ReplicaFetchers:
     def apply(self, image: "ClusterImage") -> None:
         """Takes this broker's epoch, and tries leaders again that may have come back."""
         own = image.brokers.get(self.manager.broker_id)
-        self.sender = Sender(self.manager.broker_id, NO_EPOCH if own is None else own.epoch)
+        sender = Sender(self.manager.broker_id, NO_EPOCH if own is None else own.epoch)
+        is_new, self.sender = sender != self.sender, sender
         for fetcher in self._leaders.values():
+            if is_new:
+                fetcher.ask_again()
             fetcher.retry_if_known()
+
+    def in_sync_changed(self, replica: Replica) -> None:
+        """The in-sync set of a partition may have changed."""
+        leader = self._leader_of.get(replica)
+        if leader is not None:
+            self._leaders[leader].in_sync_changed(replica)
 
     def follow(self, replica: Replica) -> None:
         """Fetches a partition from its leader of the current epoch, from now on."""
         self.unfollow(replica)
-        if replica.leader < 0 or replica.leader == self.manager.broker_id:
+        if replica.leader < 0 or replica.leader == self.manager.broker_id or replica.storage_failure:
             return
         fetcher = self._leaders.get(replica.leader)
         if fetcher is None:
@@ -107,11 +116,23 @@ class LeaderFetcher:
         return f"LeaderFetcher(broker {self.leader_id}, {len(self.fetches.partitions)} partitions)"
 
     def follow(self, replica: Replica) -> None:
-        self.fetches.follow(replica)
+        followed = self.fetches.follow(replica)
+        if replica.has_failed_write:
+            self.fetches.delay(followed)
+            self._resume(followed)
         self._send_soon()
 
     def unfollow(self, replica: Replica) -> None:
         self.fetches.unfollow((replica.topic_id, replica.topic_partition.partition))
+
+    def ask_again(self) -> None:
+        self.fetches.ask_again()
+        self._send_soon()
+
+    def in_sync_changed(self, replica: Replica) -> None:
+        followed = self.fetches.find(replica)
+        if followed is not None:
+            self.fetches.in_sync_changed(followed)
 
     def flushed(self, replica: Replica) -> None:
         """Everything appended to this log is on stable storage."""
@@ -188,6 +209,9 @@ class LeaderFetcher:
             try:
                 self._apply(followed, plan.number, data, woken, truncated)
             except KafkaError as failure:
+                if failure.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                    # Others must not wait for this broker until replica.lag.time.max.ms.
+                    self._manager.cannot_store(followed.replica)
                 self._delay(followed, failure.code, failure.detail)
         if truncated:
             self._secure_soon(truncated)
@@ -275,6 +299,16 @@ class LeaderFetcher:
         self._loop.call_later(delay_ms / 1000, self._resume, followed)
 
     def _resume(self, followed: Followed) -> None:
+        replica = followed.replica
+        if self._is_stopped or not self.fetches.is_current(followed):
+            return
+        if replica.has_failed_write:
+            # Fetching would make it in sync again as soon as there is nothing to write.
+            if not self._manager.log_directory.can_write():
+                followed.failures += 1
+                self._loop.call_later(self._backoff_ms(followed.failures) / 1000, self._resume, followed)
+                return
+            replica.has_failed_write = False
         self.fetches.resume(followed)
         self._send_soon()
 

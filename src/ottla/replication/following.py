@@ -138,6 +138,8 @@ class LeaderFetches:
         self._forgotten: set[PartitionKey] = set()
         """What it contains, but should not."""
         self._delayed_count = 0
+        self._outsiders: dict[PartitionKey, Followed] = {}
+        """Not in sync, as far as we know. Fetches name them even without a change, so that the leader sees them."""
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
         self._is_session_refused = False
@@ -151,12 +153,14 @@ class LeaderFetches:
         self.unfollow(key)
         self._forgotten.discard(key)
         followed = self.partitions[key] = self._changed[key] = Followed(replica, key, replica.leader_epoch)
+        self.in_sync_changed(followed)
         return followed
 
     def unfollow(self, key: PartitionKey) -> None:
         followed = self.partitions.pop(key, None)
         if followed is not None:
             self._delayed_count -= followed.is_delayed
+            self._outsiders.pop(key, None)
             self._leave_out(key)
 
     def _leave_out(self, key: PartitionKey) -> None:
@@ -196,6 +200,18 @@ class LeaderFetches:
         followed.is_held = False
         self.moved(followed)
 
+    def in_sync_changed(self, followed: Followed) -> None:
+        """The in-sync set of the partition may have changed."""
+        if followed.replica.broker_id in followed.replica.isr:
+            self._outsiders.pop(followed.key, None)
+        else:
+            self._outsiders[followed.key] = followed
+
+    def ask_again(self) -> None:
+        """Names every partition in the next request: this broker has registered again, and has a new epoch."""
+        for followed in self.partitions.values():
+            self.moved(followed)
+
     def find(self, replica: Replica) -> Followed | None:
         """What is fetched of a replica."""
         return self.partitions.get((replica.topic_id, replica.topic_partition.partition))
@@ -210,6 +226,9 @@ class LeaderFetches:
         return self.in_flight < IN_FLIGHT_MAX and len(self._changed) > 0 and self._session_id != NO_SESSION
 
     def next_request(self, sender: Sender, limits: Limits) -> FetchPlan:
+        if not self.in_flight:
+            for followed in self._outsiders.values():
+                self.moved(followed)
         self._number += 1
         self.in_flight += 1
         is_full = self._session_id == NO_SESSION

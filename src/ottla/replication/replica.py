@@ -70,6 +70,7 @@ class Replica:
         "epoch_start_offset",
         "flush_before_ack",
         "followers",
+        "has_failed_write",
         "is_alone",
         "is_leader",
         "isr",
@@ -135,6 +136,8 @@ class Replica:
         """The end of the log when the high watermark was last computed."""
         self.storage_failure = ""
         """Why writes are rejected; empty if they are not. Reads continue."""
+        self.has_failed_write = False
+        """The last write failed, for example because the disk is full."""
         self.waits = None
         self.unreplicated_bytes = 0
         self.undecided_bytes = 0
@@ -158,6 +161,7 @@ class Replica:
         self.partition_epoch = partition.partition_epoch
         self.replicas = partition.replicas
         self.settled_replicas = len(partition.replicas) - len(partition.adding)
+        left = self.isr - set(partition.isr)
         self.isr = frozenset(partition.isr)
         self.is_leader = partition.leader == self.broker_id
         others = set(partition.replicas) - {self.broker_id} if self.is_leader else set()
@@ -166,7 +170,8 @@ class Replica:
             self.epoch_start_offset = self.end_seen = log_end_offset
             self.followers = {b: Follower(b, monotonic_ms if b in self.isr else NEVER_MS) for b in sorted(others)}
         else:
-            known = self.followers
+            # Who left the in-sync set has to fetch again to join: it may have left because it cannot store any more.
+            known = {b: follower for b, follower in self.followers.items() if b not in left}
             self.followers = {
                 b: known.get(b) or Follower(b, monotonic_ms if b in self.isr else NEVER_MS) for b in sorted(others)
             }

@@ -24,6 +24,7 @@ from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.clock_guard import ClockGuard
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.fetchers import ReplicaFetchers
+from ottla.replication.giving_up import GivenUp, GiveUp
 from ottla.replication.in_sync import AlterPartition, InSyncChanges
 from ottla.replication.late_appends import LateAppends
 from ottla.replication.maintenance import LogMaintenance
@@ -52,11 +53,12 @@ class ReplicaManager(RequestWaits):
         boot: BootClock | None = None,
         peers: BrokerPeers | None = None,
         alter_partition: AlterPartition | None = None,
+        give_up: GiveUp | None = None,
         is_session_confirmed: Callable[[], bool] | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        """`peers` and `alter_partition` connect it to the cluster. Without them followers are not fetched for, and
-        in-sync sets do not change.
+        """`peers`, `alter_partition` and `give_up` connect it to the cluster. Without them nothing is fetched, in-sync
+        sets do not change, and partitions that cannot be stored are kept.
 
         While `is_session_confirmed()` is false, other brokers may have elected another leader without this one knowing,
         so it commits nothing.
@@ -96,6 +98,7 @@ class ReplicaManager(RequestWaits):
         self._applier = ImageApplier(self)
         self.fetchers = None if peers is None else ReplicaFetchers(self, peers, rng=rng)
         self.in_sync = None if alter_partition is None else InSyncChanges(self, alter_partition, rng=rng)
+        self.given_up = None if give_up is None else GivenUp(give_up, self.monotonic, rng=rng)
 
     def reconfigure(self, config: ReplicaConfig) -> None:
         """Takes settings that were changed at run time."""
@@ -126,6 +129,8 @@ class ReplicaManager(RequestWaits):
             self.fetchers.stop()
         if self.in_sync is not None:
             self.in_sync.stop()
+        if self.given_up is not None:
+            self.given_up.stop()
         for timer in (self._confirmation_timer, self._watermark_timer):
             if timer is not None:
                 timer.cancel()
@@ -209,15 +214,20 @@ class ReplicaManager(RequestWaits):
         if acks == ACKS_ALL and not replica.is_alone:
             self._check_in_sync(replica)
         partition_log = replica.log
-        appended = partition_log.append(
-            batch,
-            leader_epoch=replica.leader_epoch,
-            origin=origin,
-            produce_version=produce_version,
-            transaction_version=transaction_version,
-            verification_guard=verification_guard,
-            prepared=prepared,
-        )
+        try:
+            appended = partition_log.append(
+                batch,
+                leader_epoch=replica.leader_epoch,
+                origin=origin,
+                produce_version=produce_version,
+                transaction_version=transaction_version,
+                verification_guard=verification_guard,
+                prepared=prepared,
+            )
+        except KafkaError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                self.cannot_store(replica)
+            raise
         if appended.duplicate:
             return appended
         if replica.is_alone and partition_log.first_unstable_offset is None and not replica.waits:
@@ -230,6 +240,12 @@ class ReplicaManager(RequestWaits):
         if upkeep.flushes:
             self.maintenance.consider_flush(replica)
         return appended
+
+    def cannot_store(self, replica: Replica) -> None:
+        """A write to a replica failed: another in-sync replica should take over."""
+        replica.has_failed_write = True
+        if self.given_up is not None and len(replica.replicas) > 1:
+            self.given_up.add(replica.topic_partition)
 
     def _check_in_sync(self, replica: Replica) -> None:
         if not replica.has_enough_in_sync:
@@ -343,6 +359,10 @@ class ReplicaManager(RequestWaits):
             log.error(
                 "partition %s: %s; writes are rejected until the broker restarts", replica.topic_partition, reason
             )
+            self.cannot_store(replica)
+            if self.fetchers is not None:
+                # Its fetches would tell the leader that it is in sync.
+                self.fetchers.unfollow(replica)
         else:
             log.error("partition %s: %s", replica.topic_partition, reason)
         if replica.waits is not None:
@@ -444,6 +464,8 @@ class ReplicaManager(RequestWaits):
             self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if self.fetchers is not None:
                 self.fetchers.follow(replica)
+        elif self.fetchers is not None and not replica.is_leader:
+            self.fetchers.in_sync_changed(replica)
         if not replica.is_leader:
             return new_epoch
         if new_epoch:
@@ -463,4 +485,6 @@ class ReplicaManager(RequestWaits):
             self.fetchers.unfollow(replica)
         if self.in_sync is not None:
             self.in_sync.forget(replica)
+        if self.given_up is not None:
+            self.given_up.forget(replica.topic_partition)
         self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -309,3 +309,29 @@ def test_a_partition_is_not_asked_for_again_before_its_log_is_synced(world: Data
     follower.fetches.hold(follower.followed[0])
     follower.fetches.lost()
     assert named(follower.send()) == {1: 0}
+
+
+def test_fetches_name_partitions_that_are_out_of_sync_even_without_a_change(world: DataWorld) -> None:
+    """The leader forgot what it knew of a follower when that left the in-sync set."""
+    follower = Follower(world)
+    follower.start_session()
+    assert named(follower.send()) == {}
+    follower.fetches.lost()
+    follower.start_session()
+    world.change_partitions(lambda p: p._replace(isr=(1,)) if p.index == 0 else p)
+    follower.fetches.in_sync_changed(follower.followed[0])
+    for _ in range(2):
+        plan = follower.send()
+        assert named(plan) == {0: 0}
+        follower.answer(plan)
+    world.change_partitions(lambda p: p._replace(isr=(1, 0)))
+    follower.fetches.in_sync_changed(follower.followed[0])
+    assert named(follower.send()) == {}
+
+
+def test_after_a_new_registration_everything_is_named_again(world: DataWorld) -> None:
+    """The leader counts only fetches with the current epoch of a broker (KIP-903)."""
+    follower = Follower(world)
+    follower.start_session()
+    follower.fetches.ask_again()
+    assert named(follower.send()) == {0: 0, 1: 0}

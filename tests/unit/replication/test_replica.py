@@ -205,11 +205,10 @@ def test_a_replica_that_is_to_leave_counts_until_that_is_confirmed() -> None:
 @pytest.mark.parametrize("why", ["gone", "restarted"])
 def test_a_replica_that_cannot_join_does_not_hold_back_the_high_watermark(why: str) -> None:
     """KAFKA-15021: after a follower's death, acks=all would wait for replica.lag.time.max.ms."""
-    partition = Partition()
+    partition = Partition(isr=(0, 1))
     for broker_id in (1, 2):
         partition.replica.follower(broker_id).broker_epoch = 70 + broker_id
         partition.fetches(broker_id, 0)
-    partition.image(isr=(0, 1))
     partition.eligible[0], partition.eligible[1], partition.eligible[2] = 70, 71, 72
     partition.appends(5)
     partition.fetches(1, 5)
@@ -425,3 +424,13 @@ def test_readable_bytes_are_exact_at_the_end_and_interpolated_before_it() -> Non
     assert replica.undecided_bytes == 0
     replica.unreplicated_bytes = 1
     assert replica.committed_bytes(10, 11, 99) == 1, "progress is never rounded down to zero"
+
+
+def test_who_left_the_in_sync_set_joins_only_after_another_fetch() -> None:
+    """It may have left because its disk is full: what it had before says nothing about now."""
+    partition = Partition()
+    partition.fetches(2, 0)
+    partition.image(isr=(0, 1))
+    assert not partition.may_join(2)
+    partition.fetches(2, 0)
+    assert partition.may_join(2)
