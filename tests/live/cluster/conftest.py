@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.processes.cluster import OttlaCluster
-from tests.support.processes.cluster_load import QUICK
+from tests.support.processes.cluster_load import IMPATIENT, QUICK
 
 
 @pytest.fixture(scope="module")
@@ -18,3 +18,16 @@ def brokers_of_the_module() -> Iterator[OttlaCluster]:
 def cluster(brokers_of_the_module: OttlaCluster) -> OttlaCluster:
     brokers_of_the_module.restore()
     return brokers_of_the_module
+
+
+@pytest.fixture(scope="module")
+def impatient_brokers_of_the_module() -> Iterator[OttlaCluster]:
+    with OttlaCluster(settings=IMPATIENT) as running:
+        yield running
+
+
+@pytest.fixture
+def impatient_cluster(impatient_brokers_of_the_module: OttlaCluster) -> OttlaCluster:
+    """Its sessions are short."""
+    impatient_brokers_of_the_module.restore()
+    return impatient_brokers_of_the_module

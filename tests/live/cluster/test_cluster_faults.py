@@ -57,8 +57,10 @@ def test_a_rolling_restart_is_not_noticed(cluster: OttlaCluster, topic: str) -> 
         assert load.rebalances == {}
 
 
-def test_clients_continue_when_the_leader_is_paused_beyond_its_session(cluster: OttlaCluster, topic: str) -> None:
-    with Load(cluster, topic, clients=("ottla", "confluent-kafka")) as load:
+def test_clients_continue_when_the_leader_is_paused_beyond_its_session(
+    impatient_cluster: OttlaCluster, topic: str
+) -> None:
+    with Load(impatient_cluster, topic, clients=("ottla", "confluent-kafka")) as load:
         load.pause("leader", PAUSE_S)
         load.finish()
 
@@ -81,8 +83,8 @@ def test_every_client_continues_when_a_broker_is_killed(cluster: OttlaCluster, t
 @pytest.mark.long
 @pytest.mark.java
 @pytest.mark.parametrize("role", ROLES)
-def test_every_client_continues_when_a_broker_is_paused(cluster: OttlaCluster, topic: str, role: str) -> None:
-    with Load(cluster, topic, clients=ALL_CLIENTS) as load:
+def test_every_client_continues_when_a_broker_is_paused(impatient_cluster: OttlaCluster, topic: str, role: str) -> None:
+    with Load(impatient_cluster, topic, clients=ALL_CLIENTS) as load:
         for _ in range(2):
             load.pause(role, PAUSE_S)
         load.finish()
@@ -102,8 +104,8 @@ def test_no_client_notices_rolling_restarts(cluster: OttlaCluster, topic: str) -
 
 @pytest.mark.long
 @pytest.mark.java
-def test_every_client_continues_through_one_fault_after_the_other(cluster: OttlaCluster, topic: str) -> None:
-    with Load(cluster, topic, clients=ALL_CLIENTS) as load:
+def test_every_client_continues_through_one_fault_after_the_other(impatient_cluster: OttlaCluster, topic: str) -> None:
+    with Load(impatient_cluster, topic, clients=ALL_CLIENTS) as load:
         for role in ROLES:
             load.kill(role)
             load.pause(role, PAUSE_S)

@@ -22,9 +22,10 @@ def create(cluster: OttlaCluster, topic: str, node_id: int) -> ErrorCode:
 
 @pytest.mark.parametrize("fate", ["SIGKILL", "SIGSTOP"])
 def test_the_others_go_on_when_a_broker_dies_or_hangs_inside_a_metadata_commit(
-    cluster: OttlaCluster, topic: str, tmp_path: Path, fate: str
+    impatient_cluster: OttlaCluster, topic: str, tmp_path: Path, fate: str
 ) -> None:
     """The victim holds the write lock of SQLite. One that hangs beyond its session is killed by others."""
+    cluster = impatient_cluster
     victim = cluster.nodes[2]
     assert isinstance(victim, OttlaNode)
     trigger = tmp_path / "trigger"

@@ -216,6 +216,9 @@ class KafkaPythonMember(Member):
             **more,
         )
         try:
+            for topic in self.topics:
+                # A first generation without partitions may leave its heartbeats off: it must know the topics before.
+                consumer.partitions_for_topic(topic)
             consumer.subscribe(self.topics, listener=Listener())
             while not self._stopping.is_set():
                 polled = consumer.poll(timeout_ms=50)
