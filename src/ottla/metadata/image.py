@@ -201,26 +201,33 @@ class _TopicDraft:
     def __init__(self, before: TopicImage | None) -> None:
         self.before = before
         self.topic_id = None if before is None else before.topic_id
-        self.placements = () if before is None else tuple(map(_placement_of, before.partitions))
+        self.placements: tuple[records.Placement, ...] | None = () if before is None else None
+        """None if they are as before."""
         self.configs: Mapping[str, str] = {} if before is None else before.configs
         self.states: dict[int, tuple[records.PartitionState, int] | None] = {}
 
     def finish(self, name: str) -> TopicImage | None:
         if self.topic_id is None:
             return None
-        same_topic = self.before is not None and self.before.topic_id == self.topic_id
-        known = self.before.partitions if self.before is not None and same_topic else ()
-        if not self.states and len(known) == len(self.placements):
-            partitions = tuple(
-                p if _placement_of(p) == placement else _placed(p, placement)
-                for p, placement in zip(known, self.placements, strict=True)
-            )
-        else:
-            partitions = tuple(self.partition(index, known) for index in range(len(self.placements)))
-        return TopicImage(name, self.topic_id, partitions, self.configs)
+        before = self.before
+        known = before.partitions if before is not None and before.topic_id == self.topic_id else ()
+        placements = self.placements
+        if placements is None:
+            # Only some states have changed: an election in a topic with many partitions.
+            partitions = list(known)
+            for index in self.states:
+                if index < len(known):
+                    partitions[index] = self.partition(index, known, _placement_of(known[index]))
+            return TopicImage(name, self.topic_id, tuple(partitions), self.configs)
+        return TopicImage(
+            name,
+            self.topic_id,
+            tuple(self.partition(index, known, placement) for index, placement in enumerate(placements)),
+            self.configs,
+        )
 
-    def partition(self, index: int, known: tuple[PartitionImage, ...]) -> PartitionImage:
-        replicas, adding, removing = placement = self.placements[index]
+    def partition(self, index: int, known: tuple[PartitionImage, ...], placement: records.Placement) -> PartitionImage:
+        replicas, adding, removing = placement
         changed = self.states.get(index)
         if changed is not None:
             state, version = changed
@@ -237,7 +244,8 @@ class _TopicDraft:
                 state.recovering,
             )
         if index < len(known) and index not in self.states:
-            return _placed(known[index], placement)
+            same = known[index]
+            return same if _placement_of(same) == placement else _placed(same, placement)
         # Its state is not written yet, or was removed: it has no leader.
         return PartitionImage(index, records.NO_LEADER, 0, -1, replicas, (), (), adding, removing)
 

@@ -70,7 +70,7 @@ def test_changing_a_topic_affects_neither_other_topics_nor_the_old_image() -> No
     state = records.write_partition_state(-1, 5, [1])
     after = before.apply([put(records.partition_state_key("a", 1), state, version=8)], 2)
     assert after.topics["a"].partitions[1] == PartitionImage(1, -1, 5, 8, (1,), (1,))
-    assert after.topics["a"].partitions[0] is not None
+    assert after.topics["a"].partitions[0] is before.topics["a"].partitions[0]
     assert after.topics["b"] is before.topics["b"]
     assert after.brokers is before.brokers
     assert after.broker_configs is before.broker_configs
