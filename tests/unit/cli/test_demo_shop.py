@@ -46,8 +46,8 @@ def test_the_closing_order_closes_the_last_window() -> None:
 def test_the_pipeline_file_of_the_demo_is_valid(tmp_path: Path) -> None:
     (tmp_path / "demo.yaml").write_text(pipeline_text(per_batch=1_000))
     made = load(tmp_path / "demo.yaml")
-    assert list(made.outputs) == ["enriched", "revenue"]
-    assert made.topics_out == ["orders.enriched", "revenue"]
+    assert list(made.outputs) == ["enriched", "revenue", "at-least-once"]
+    assert made.topics_out == ["orders.enriched", "revenue", "orders.at-least-once"]
     assert prices_text().startswith("item,price\napple,0.50\n")
 
 
@@ -58,3 +58,10 @@ def test_any_difference_makes_the_proof_fail() -> None:
         wrong = replace(good)
         setattr(wrong, name, value)
         assert not wrong.is_good, name
+
+
+def test_duplicates_are_allowed_in_the_at_least_once_output_and_missing_orders_are_not() -> None:
+    plain = Proof("p", "orders", expected=5, found=7, duplicates=2, may_repeat=True)
+    assert plain.is_good
+    assert not replace(plain, missing=1).is_good
+    assert not replace(plain, found=6).is_good

@@ -1,6 +1,7 @@
-"""`ottla demo`: runs a pipeline on Spark, kills its driver halfway, and verifies the output."""
+"""`ottla demo`: runs a pipeline on Spark, kills a worker, the broker and the driver, and verifies the output."""
 
 import contextlib
+import logging
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.demo.kills import BROKER_AWAY_S, Kill, Kills, Watch, strike_worker
 from ottla.cli.demo.proof import Proof, print_proofs, prove
 from ottla.cli.demo.shop import (
     ENRICHED,
     ORDERS,
+    PLAIN,
     REVENUE,
     closing_order,
     expected,
@@ -31,21 +34,29 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 
 if TYPE_CHECKING:
+    from ottla.broker.embedded import EmbeddedBroker
     from ottla.cli.demo.cluster import DemoCluster
 
 PARTITIONS = 4
-KILL_AT = 0.4
-"""The driver is killed after this fraction of the orders has been processed."""
-BATCHES = 8
-"""Minimum number of batches, so that the kill hits a batch in the middle of the run."""
+WORKER_AT, BROKER_AT, DRIVER_AT = 0.1, 0.25, 0.4
+"""The fractions of the orders after which a Python worker, the broker and the driver are killed."""
+BATCHES = 10
+"""Minimum number of batches, so that each kill hits a batch in the middle of the run."""
+MASTER = "local[*,4]"
+"""This machine; a failed task is attempted again, as on a cluster."""
+QUERIES = ("enriched", "revenue", "at-least-once")
 LIMIT_S = 600
 JOIN_S = 10
-TURN = 200
-"""Orders sent between two checks of the clock."""
+TURN, TURN_S = 100, 0.05
+"""Orders sent between two checks of the clock, and how often it is checked whether more may be sent."""
+AHEAD = 3
+"""How many batches the producer is ahead of the pipeline before the last kill."""
+HELD_BACK_FROM = 0.8
+"""From this fraction on it produces only parts of a batch until the last kill."""
 
 
 def demo(
-    count: Annotated[int, typer.Option("--orders", "-n", metavar="N", min=1_000, help="Number of orders.")] = 200_000,
+    count: Annotated[int, typer.Option("--orders", "-n", metavar="N", min=1_000, help="Number of orders.")] = 120_000,
     rate: Annotated[int, typer.Option("--rate", metavar="N", min=100, help="Orders per second.")] = 10_000,
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Spark master. Default: this machine.")
@@ -79,12 +90,14 @@ def demo(
     ] = "none",
     as_json: AsJson = False,
 ) -> None:
-    """Run an exactly-once pipeline on Spark, kill its driver, verify the output.
+    """Run an exactly-once pipeline on Spark, kill everything, verify the output.
 
     Produces orders to a topic; the pipeline joins them with prices and sums
-    the revenue in windows. Halfway its driver is killed with kill -9. At the
-    end every order must be counted exactly once. Takes about 90 seconds. With
-    --brokers, a broker that leads partitions is killed, too.
+    the revenue in windows. A Python worker of Spark, the broker and Spark's
+    driver are killed with kill -9, each in the middle of a batch. At the end
+    every order must be counted exactly once; next to it is an at-least-once
+    output with its duplicates. Takes less than 2 minutes. With --brokers, a
+    broker that leads partitions is killed instead of the only one.
 
     \b
     Examples:
@@ -107,9 +120,9 @@ def demo(
     with (
         _workplace(keep) as place,
         DemoView(as_json, count) as view,
-        _broker(bootstrap, brokers, place, view) as (address, cluster),
+        _broker(bootstrap, brokers, place, view) as (address, owned, cluster),
     ):
-        proofs, story = Show(place, address, count, rate, master, view, cluster).play()
+        proofs, story = Show(place, address, count, rate, master, view, owned, cluster).play()
     seconds = monotonic() - started
     if as_json:
         print_json({**story, "seconds": round(seconds, 1), "outputs": [proof.document() for proof in proofs]})
@@ -119,6 +132,9 @@ def demo(
         good = all(proof.is_good for proof in proofs)
         verdict = "✓ every order was processed exactly once" if good else "✗ the output is wrong"
         console().print(f"{verdict} ({seconds:.0f} s)", style="bold green" if good else "bold red")
+        repeated = sum(proof.duplicates for proof in proofs if proof.may_repeat)
+        if repeated:
+            console().print(f"  at-least-once, beside it, wrote {shown(repeated)} orders twice", style="yellow")
         if keep is not None:
             console().print(f"files are in {keep}; see also: ottla pipeline status {keep}/demo.yaml", style="dim")
     if not all(proof.is_good for proof in proofs):
@@ -149,12 +165,12 @@ def _workplace(keep: Path | None) -> Iterator[Path]:
 @contextlib.contextmanager
 def _broker(
     bootstrap: str | None, brokers: int | None, place: Path, view: DemoView
-) -> "Iterator[tuple[str, DemoCluster | None]]":
+) -> "Iterator[tuple[str, EmbeddedBroker | None, DemoCluster | None]]":
     """The broker to use: --bootstrap, or an embedded broker for the duration of the demo."""
     if bootstrap is not None:
         check_reachable(bootstrap)
         view.say(f"broker at {bootstrap}")
-        yield bootstrap, None
+        yield bootstrap, None, None
         return
     from ottla.broker.embedded import EmbeddedBroker
     from ottla.cli.pipeline.broker import SETTINGS
@@ -163,17 +179,17 @@ def _broker(
         from ottla.cli.demo.cluster import demo_cluster
 
         with demo_cluster(brokers, place / "cluster", SETTINGS, view.say) as cluster:
-            yield cluster.bootstrap, cluster
+            yield cluster.bootstrap, None, cluster
         return
 
     started = monotonic()
     with EmbeddedBroker(place / "broker", settings=SETTINGS) as broker:
         view.say(f"embedded broker started in {(monotonic() - started) * 1000:.0f} ms at {broker.bootstrap}")
-        yield broker.bootstrap, None
+        yield broker.bootstrap, broker, None
 
 
 class Show:
-    """The run: produces orders, supervises the pipeline, kills its driver, and verifies the output."""
+    """The run: produces orders, supervises the pipeline, kills its parts, and verifies the output."""
 
     def __init__(
         self,
@@ -183,22 +199,24 @@ class Show:
         rate: int,
         master: str | None,
         view: DemoView,
+        broker: "EmbeddedBroker | None" = None,
         cluster: "DemoCluster | None" = None,
     ) -> None:
+        self._broker = broker
         self._cluster = cluster
         self._place = place
         self._bootstrap = bootstrap
         self._count = count
+        self._per_batch = max(100, count // BATCHES)
         self._rate = rate
-        self._master = master
+        self._master = master or MASTER
         self._view = view
-        self._produced = 0
+        self._produced = self._done = 0
         self._production_failed: str | None = None
         self._closed = False
-        self._kill_at: float | None = None
-        self._killed_at: float | None = None
+        self._driver_kill = Kill("driver", DRIVER_AT, self._strike_driver)
         self._is_replaced = False
-        self._back_after_s: float | None = None
+        self._broker_since: float | None = None
         self._stop_producing = threading.Event()
         self._started = monotonic()
 
@@ -207,6 +225,8 @@ class Show:
         from ottla.pipeline.state import StateDirectory
         from ottla.pipeline.supervisor import Supervisor
 
+        # The clients of the demo would report on standard error that they cannot reach the broker that it has killed.
+        logging.getLogger("ottla").addHandler(logging.NullHandler())
         file = self._prepare()
         made = load(file)
         state = StateDirectory(made)
@@ -219,7 +239,9 @@ class Show:
             on_tick=self._on_tick,
         )
         producing = threading.Thread(target=self._produce, name="orders", daemon=True)
-        with state.lock(made.name) as lock:
+        watch = Watch(self._bootstrap, PARTITIONS)
+        self._watch, self._kills = watch, Kills(self._planned(), watch, self._view.say)
+        with state.lock(made.name) as lock, contextlib.closing(watch):
             producing.start()
             try:
                 failure = self._supervisor.run(lock)
@@ -231,13 +253,13 @@ class Show:
             raise CommandError(f"the pipeline failed: {failure.cause}", f"{failure.hint} {log}")
         if self._cluster is not None:
             self._cluster.restart()
-        self._view.say("verifying the output topics with a read_committed consumer")
+        self._view.note("verifying")
+        self._view.say("verifying the output topics with read_committed consumers")
         wanted = expected(self._count)
         proofs = prove(self._bootstrap, wanted)
         story = {
             "orders": self._count,
-            "driver_killed": self._killed_at is not None,
-            "back_after_s": round(self._back_after_s, 1) if self._back_after_s is not None else None,
+            "kills": [kill.document() for kill in self._kills.kills if kill.killed_at is not None],
             "restarts": self._supervisor.run_state.restarts,
             **(self._cluster.story() if self._cluster is not None else {}),
         }
@@ -246,10 +268,10 @@ class Show:
     def _prepare(self) -> Path:
         (self._place / "prices.csv").write_text(prices_text())
         file = self._place / "demo.yaml"
-        file.write_text(pipeline_text(per_batch=max(1_000, self._count // BATCHES)))
+        file.write_text(pipeline_text(self._per_batch))
         with Admin({"bootstrap.servers": self._bootstrap}) as admin:
             there = {topic.name for topic in admin.list_topics()}
-            for topic in (ORDERS, ENRICHED, REVENUE):
+            for topic in (ORDERS, ENRICHED, REVENUE, PLAIN):
                 if topic in there:
                     raise OttlaError(
                         f"topic {topic} already exists on {self._bootstrap}",
@@ -257,8 +279,45 @@ class Show:
                     )
                 admin.create_topic(topic, partitions=PARTITIONS)
         self._view.say(f"pipeline: {ORDERS} -> {ENRICHED} (join with prices), {REVENUE} (sums per 10 minutes)")
+        self._view.say(f"beside it, without transactions: {ORDERS} -> {PLAIN}")
         self._view.say(f"producing {shown(self._count)} orders at {shown(self._rate)} per second")
         return file
+
+    # Killing
+
+    def _planned(self) -> list[Kill]:
+        kills = [Kill("worker", WORKER_AT, self._strike_worker)]
+        if self._broker is not None:
+            kills.append(Kill("broker", BROKER_AT, self._strike_broker, self._start_broker))
+        return [*kills, self._driver_kill]
+
+    def _strike_worker(self) -> str | None:
+        driver = self._supervisor.driver
+        return strike_worker(driver.process.pid) if driver is not None else None
+
+    def _strike_broker(self) -> str | None:
+        assert self._broker is not None
+        pid = self._broker.pid
+        self._broker.kill()
+        self._broker_since = monotonic()
+        self._view.note("broker killed")
+        return f"{pid}: the broker"
+
+    def _start_broker(self) -> str | None:
+        if self._broker_since is None or monotonic() - self._broker_since < BROKER_AWAY_S:
+            return None
+        assert self._broker is not None
+        self._broker_since, started = None, monotonic()
+        self._broker.start()
+        return f"the broker is started again on its data, in {(monotonic() - started) * 1000:.0f} ms"
+
+    def _strike_driver(self) -> str | None:
+        driver = self._supervisor.driver
+        if driver is None:
+            return None
+        driver.kill()
+        self._view.note("driver killed")
+        return f"{driver.process.pid}: the Spark driver"
 
     # Producing
 
@@ -273,10 +332,21 @@ class Show:
                         ahead_s = number / self._rate - (monotonic() - started)
                         if self._stop_producing.wait(max(0.0, ahead_s)):
                             return
+                        while number > self._produce_until():
+                            if self._stop_producing.wait(TURN_S):
+                                return
                 producer.flush()
         except (KafkaError, OttlaError) as error:
             self._production_failed = str(error)
         self._produced = self._count
+
+    def _produce_until(self) -> int:
+        """How many orders to produce for now: each kill needs a batch to hit, and another one to show the recovery."""
+        if self._kills.are_over:
+            return self._count
+        if self._done < self._count * HELD_BACK_FROM:
+            return self._done + AHEAD * self._per_batch
+        return self._done + self._per_batch // 4
 
     def _close(self) -> None:
         """Sends the closing order. Only after all others are processed: it would make pending orders late."""
@@ -293,7 +363,8 @@ class Show:
             self._view.note("recovering" if self._is_replaced else "first batch")
             self._view.say(f"Spark {event['version']} started on {event['master']} (driver: process {event['pid']})")
         elif kind == "restarting":
-            self._is_replaced = True  # all events of the killed driver have been handled
+            # All events of the killed driver have been handled.
+            self._is_replaced = self._driver_kill.killed_at is not None
             self._view.note("restarting the driver")
             self._view.say(f"supervisor: {event['cause']}; restarting in {event['delay_s']:.0f} s")
         elif kind == "batch":
@@ -301,13 +372,11 @@ class Show:
 
     def _after_batch(self, batch: dict[str, Any], state: Any) -> None:
         self._view.batch(batch)
-        if self._is_replaced and self._killed_at is not None and self._back_after_s is None:
-            self._back_after_s = monotonic() - self._killed_at
-            self._view.say(f"recovered: first batch committed {self._back_after_s:.1f} s after the kill", "bold green")
-        processed = self._processed("enriched", state)
-        if self._killed_at is None and self._kill_at is None and processed >= KILL_AT * self._count:
-            # In the middle of the next batch, while its rows are being written.
-            self._kill_at = monotonic() + batch["duration_ms"] / 2000
+        is_of_the_killed = self._driver_kill.killed_at is not None and not self._is_replaced
+        if batch["query"] == "enriched" and not is_of_the_killed:
+            self._kills.on_batch()
+        elif batch["query"] == "at-least-once":
+            self._watch.on_plain_batch()
 
     def _on_tick(self, state: Any) -> None:
         self._view.progress(self._produced, self._processed("enriched", state))
@@ -319,16 +388,13 @@ class Show:
             )
         if self._cluster is not None:
             processed = self._processed("enriched", state)
-            self._cluster.on_progress(processed / self._count, (ORDERS, ENRICHED, REVENUE))
-        driver = self._supervisor.driver
-        if self._kill_at is not None and self._killed_at is None and monotonic() >= self._kill_at and driver:
-            self._killed_at = monotonic()
-            self._view.say(f"kill -9 {driver.process.pid}: the Spark driver, in the middle of a batch", "bold red")
-            self._view.note("driver killed")
-            driver.kill()
-            return
-        is_done = min(self._processed(name, state) for name in ("enriched", "revenue")) >= self._count
-        if not self._closed and self._produced >= self._count and is_done:
+            self._cluster.on_progress(processed / self._count, (ORDERS, ENRICHED, REVENUE, PLAIN))
+        self._done = self._processed("enriched", state)
+        self._kills.on_tick(self._done / self._count)
+        is_done = self._produced >= self._count <= min(self._processed(name, state) for name in QUERIES)
+        if is_done:
+            self._kills.give_up()
+        if not self._closed and is_done:
             self._close()
         elif self._closed and self._is_over(state) and state.phase == "running":
             self._supervisor.request_stop()
@@ -340,8 +406,8 @@ class Show:
         return int(sum(offsets.values()))
 
     def _is_over(self, state: Any) -> bool:
-        """Whether the last window has been written and both queries have processed the closing order."""
+        """Whether the last window has been written and all queries have processed the closing order."""
         watermark = state.queries["revenue"].watermark
-        if watermark is None or self._processed("enriched", state) <= self._count:
+        if watermark is None or min(self._processed(name, state) for name in QUERIES) <= self._count:
             return False
         return datetime.fromisoformat(watermark.replace("Z", "+00:00")) >= last_window_end(self._count)

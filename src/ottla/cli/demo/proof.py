@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ottla.cli.demo.shop import ENRICHED, REVENUE, Expected
+from ottla.cli.demo.shop import ENRICHED, PLAIN, REVENUE, Expected
 from ottla.cli.output import console, count, print_table
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.core.model import LATEST, Records
@@ -36,9 +36,13 @@ class Proof:
     found_cents: int = 0
     never_seen: int = 0
     """Aborted records in the topic, written by killed or repeated attempts; read_committed consumers skip them."""
+    may_repeat: bool = False
+    """At-least-once: duplicates are allowed, missing rows are not."""
 
     @property
     def is_good(self) -> bool:
+        if self.may_repeat:
+            return not self.missing and not self.wrong and self.found == self.expected + self.duplicates
         faults = self.duplicates or self.missing or self.wrong
         return not faults and self.found == self.expected and self.found_cents == self.expected_cents
 
@@ -58,13 +62,17 @@ class Proof:
 
 
 def prove(bootstrap: str, wanted: Expected) -> list[Proof]:
-    return [_prove_enriched(bootstrap, wanted), _prove_revenue(bootstrap, wanted)]
+    return [
+        _prove_orders(bootstrap, wanted, "enriched", ENRICHED),
+        _prove_revenue(bootstrap, wanted),
+        _prove_orders(bootstrap, wanted, "at-least-once", PLAIN, may_repeat=True),
+    ]
 
 
-def _prove_enriched(bootstrap: str, wanted: Expected) -> Proof:
-    proof = Proof("enriched", "orders", wanted.orders, expected_cents=wanted.cents)
+def _prove_orders(bootstrap: str, wanted: Expected, output: str, topic: str, *, may_repeat: bool = False) -> Proof:
+    proof = Proof(output, "orders", wanted.orders, expected_cents=wanted.cents, may_repeat=may_repeat)
     seen = bytearray(wanted.orders)
-    for row in _rows(bootstrap, ENRICHED):
+    for row in _rows(bootstrap, topic):
         proof.found += 1
         number = row["id"]
         if not 0 <= number < wanted.orders:
@@ -74,7 +82,7 @@ def _prove_enriched(bootstrap: str, wanted: Expected) -> Proof:
         seen[number] = 1
         proof.found_cents += _cents(row["total"])
     proof.missing = seen.count(0)
-    proof.never_seen = _records(bootstrap, ENRICHED) - proof.found
+    proof.never_seen = _records(bootstrap, topic) - proof.found
     return proof
 
 
@@ -145,26 +153,27 @@ def print_proofs(proofs: list[Proof]) -> None:
     lines: list[tuple[str, Callable[[Proof], Text | str]]] = [
         ("expected", lambda proof: f"{count(proof.expected)} {proof.unit}"),
         ("found", lambda proof: f"{count(proof.found)} {proof.unit}"),
-        ("duplicates", lambda proof: _fault(proof.duplicates)),
+        ("duplicates", lambda proof: _fault(proof.duplicates, proof.may_repeat)),
         ("missing", lambda proof: _fault(proof.missing)),
         ("wrong", lambda proof: _fault(proof.wrong)),
         ("expected sum", lambda proof: f"{proof.expected_cents / 100:,.2f}"),
         ("found sum", lambda proof: Text(f"{proof.found_cents / 100:,.2f}", style=_verdict(proof))),
+        ("read_uncommitted", lambda proof: f"+{count(proof.never_seen)} rows" if proof.never_seen else ""),
     ]
     outputs = [proof.output for proof in proofs]
     rows = [[name, *(cell(proof) for proof in proofs)] for name, cell in lines]
     print_table(["", *outputs], rows, right=outputs)
-    aborted = sum(proof.never_seen for proof in proofs)
-    if aborted:
+    if any(proof.never_seen for proof in proofs):
         console().print(
-            f"plus {count(aborted)} aborted rows of the killed driver, which read_committed consumers never see",
-            style="dim",
+            "read_uncommitted: rows of killed attempts, which read_committed consumers never see", style="dim"
         )
 
 
-def _fault(number: int) -> Text:
-    return Text(count(number), style="bold red" if number else "green")
+def _fault(number: int, is_allowed: bool = False) -> Text:
+    return Text(count(number), style=("yellow" if is_allowed else "bold red") if number else "green")
 
 
 def _verdict(proof: Proof) -> str:
-    return "green" if proof.is_good else "bold red"
+    if proof.is_good:
+        return "yellow" if proof.duplicates else "green"
+    return "bold red"

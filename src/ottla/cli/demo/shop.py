@@ -22,10 +22,10 @@ BETWEEN_ORDERS = timedelta(milliseconds=60)
 WINDOW = timedelta(minutes=10)
 LATE = timedelta(minutes=30)
 """The watermark delay. Partitions are read in parallel and never drift this far apart."""
-ORDERS, ENRICHED, REVENUE = "orders", "orders.enriched", "revenue"
+ORDERS, ENRICHED, REVENUE, PLAIN = "orders", "orders.enriched", "revenue", "orders.at-least-once"
 
 PIPELINE = """\
-# The pipeline of `ottla demo`: one source, two exactly-once outputs.
+# The pipeline of `ottla demo`: one source, two exactly-once outputs, and one that is at-least-once for comparison.
 name: demo
 source:
   topic: {orders}
@@ -54,6 +54,14 @@ outputs:
     sink:
       topic: {revenue}
       key: item
+  at-least-once:
+    guarantee: at-least-once
+    sql: |
+      select orders.id, orders.item, quantity, price, quantity * price as total, at
+      from orders join prices on orders.item = prices.item
+    sink:
+      topic: {plain}
+      key: item
 guarantee: exactly-once
 checkpoint: checkpoint
 spark:
@@ -77,6 +85,7 @@ def pipeline_text(per_batch: int) -> str:
         orders=ORDERS,
         enriched=ENRICHED,
         revenue=REVENUE,
+        plain=PLAIN,
         per_batch=per_batch,
         late=int(LATE.total_seconds() // 60),
         window=int(WINDOW.total_seconds() // 60),
