@@ -28,6 +28,9 @@ RATE = 600.0
 PAUSE_S = 13.5
 """How long a broker is paused: one and a half times broker.session.timeout.ms."""
 SETTLE_S = 1.0
+CALM_S = 11.0
+"""Between two faults: librdkafka doubles its wait before a connection until there was none for ten seconds, and would
+otherwise measure the faults before."""
 
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
     "ottla": OttlaCluster,
@@ -270,7 +273,7 @@ class Stage:
             self.cluster.await_in_sync(topic)
         self.cluster.elect_preferred(self.topic, range(PARTITIONS))
         self.settle(time.monotonic())
-        time.sleep(SETTLE_S)
+        time.sleep(CALM_S)
 
     def leader(self) -> int:
         """A leader that is neither controller nor one of the coordinators, if there is one."""
@@ -310,6 +313,7 @@ def fail_back(stage: Stage) -> None:
     stage.cluster.nodes[node].terminate()
     stage.cluster.start(node)
     stage.cluster.await_in_sync(stage.topic)
+    time.sleep(CALM_S)
     stage.time("preferred election", None, lambda: stage.cluster.elect_preferred(stage.topic, range(PARTITIONS)))
 
 
