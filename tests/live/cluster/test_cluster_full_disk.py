@@ -8,6 +8,7 @@ import pytest
 from tests.support.processes.cluster import Node, OttlaCluster
 from tests.support.processes.cluster_load import QUICK, Load
 from tests.support.processes.small_disk import SmallDisk, small_disk
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -34,8 +35,12 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 def test_clients_continue_when_the_disk_of_a_broker_is_full(disk: SmallDisk, topic: str) -> None:
     with OneSmallDisk(disk.path) as cluster, Load(cluster, topic, clients=("ottla", "confluent-kafka")) as load:
         assert {state.leader for state in cluster.describe(topic)} == {1, 2, 3}, "the second broker leads a partition"
-        load.suffer("full disk", 2, disk.fill)
-        load.await_progress("a full disk")
+
+        def fill() -> None:
+            disk.fill()
+            eventually(lambda: all(state.leader != 2 and 2 not in state.isr for state in cluster.describe(topic)))
+
+        load.suffer("full disk", 2, fill)
         disk.free()
         cluster.await_in_sync(topic)
         load.finish()
