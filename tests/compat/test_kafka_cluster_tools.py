@@ -64,7 +64,7 @@ def test_kafka_reassign_partitions(tools: Tools, admin: Admin, tmp_path: Path) -
     plan = tmp_path / "plan.json"
     moves = [{"topic": "moved", "partition": 0, "replicas": [2, 1]}]
     plan.write_text(json.dumps({"version": 1, "partitions": moves}))
-    started = tools.run(main, "--execute", "--reassignment-json-file", str(plan))
+    started = tools.run(main, "--execute", "--reassignment-json-file", str(plan), "--throttle", "10000000")
     assert "Successfully started partition reassignment for moved-0" in started
 
     def is_complete() -> bool:
