@@ -128,6 +128,20 @@ def test_a_fetch_that_waits_is_answered_by_an_append_to_any_partition(world: Dat
     assert list(partitions_of(waiting.answer())) == [1]
 
 
+def test_a_partition_that_joins_a_session_ends_its_wait_with_an_append(world: DataWorld) -> None:
+    """As after a failover: otherwise the first acks=all write would wait for the end of the fetch, half a second."""
+    world.topic("orders", partitions=2, replicas=(0, 1))
+    follower = FollowerSession(world)
+    follower.start(1)
+    follower.fetch({}, max_wait_ms=0)
+    waiting = follower.waits({1: 0})
+    assert not waiting.is_answered
+    world.append("orders", "a", partition=1)
+    world.wait()
+    assert waiting.is_answered
+    assert values_in(partitions_of(waiting.answer())[1]) == ["a"]
+
+
 def test_an_idle_follower_waits_again_and_again(world: DataWorld) -> None:
     """Otherwise an idle cluster would keep its processors busy with empty fetches."""
     world.topic("orders", partitions=3, replicas=(0, 1))

@@ -140,6 +140,10 @@ class FetchSession:
             self.watch.news.pop(partition, None)
         elif partition not in self.watch.news:
             self.watch.news[partition] = None
+        self.watch_for_news(partition, replica)
+
+    def watch_for_news(self, partition: SessionPartition, replica: "Replica | None") -> None:
+        assert self.watch is not None
         if partition.replica is not replica:
             self._stop_watching(partition)
             partition.replica = replica

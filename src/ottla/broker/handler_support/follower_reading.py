@@ -87,6 +87,11 @@ class FollowerReading(Reading):
             super().wait(wait)
             return
         assert session.watch is not None
+        for partition in session.unsent():
+            # Not answered before: after a failover, followers add partitions to the session with their new leader.
+            hosted = self.topics.get(partition.topic)
+            replica = None if hosted is None else hosted.replicas.get(partition.asked.partition)
+            session.watch_for_news(partition, replica)
         self.replicas.wait_for_bytes(wait, [], self.limit, self.request.max_wait_ms)
         session.watch.wait = wait
 
