@@ -73,7 +73,6 @@ def decide(followed: Followed, answered: int, data: Any) -> Step:
         or followed.is_delayed
         or replica.leader_epoch != followed.leader_epoch
         or replica.is_leader
-        or replica.topic_id != followed.key[0]
         or log.log_end_offset != followed.asked
     ):
         return IGNORE
