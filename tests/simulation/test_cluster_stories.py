@@ -5,6 +5,7 @@ Each ends with all checks of tests/support/worlds/cluster_check.py.
 
 import asyncio
 
+from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.metadata.image import PartitionImage
 from ottla.testing.cluster_world import ClusterWorld, SimBroker
 from tests.support.seeds import each_seed
@@ -212,6 +213,24 @@ def test_only_the_last_replica_in_sync_may_lead_again(seed: int) -> None:
     run_cluster(seed, story, min_insync_replicas="1", ottla_flush_before_ack="true", **by_seed(seed))
 
 
+@each_seed(3)
+def test_one_broker_loses_power_and_the_others_are_only_killed(seed: int) -> None:
+    """Nobody was stopped cleanly, and nothing was flushed: whoever has the longest log leads, when all are back."""
+
+    async def story(world: ClusterWorld, load: Load) -> None:
+        busy(load)
+        await asyncio.sleep(world.random.uniform(0.3, 1.2))
+        leader, order = world.leader_of(PLAIN), list(world.brokers.values())
+        for broker in order:
+            broker.kill(power_loss=broker is leader)
+        world.random.shuffle(order)
+        for broker in order:
+            await asyncio.sleep(world.random.choice((0.0, 0.1, 4.0)))
+            load.start(broker.start())
+
+    run_cluster(seed, story, **by_seed(seed))
+
+
 @each_seed(2)
 def test_one_replica_alone_acknowledges_nothing_that_two_must_have(seed: int) -> None:
     """min.insync.replicas=2: what the leader wrote while it was alone is lost with its power, and nobody was told that
@@ -267,9 +286,14 @@ def test_elections_without_records_in_between_leave_no_disagreement(seed: int) -
             await asyncio.sleep(world.random.choice((0.0, 0.05, 1.0)))
             for _ in range(world.random.randint(1, 3)):
                 leader = world.leader_of(PLAIN) if partition(world).leader >= 0 else world.brokers[0]
-                leader.kill()
-                await asyncio.sleep(world.random.uniform(0, 1))
-                await leader.start()
+                if world.random.random() < 0.5:
+                    leader.kill()
+                    await asyncio.sleep(world.random.uniform(0, 1))
+                    await leader.start()
+                else:
+                    world.part(leader, world.store)
+                    await new_leader(world, leader)
+                    world.heal()
                 await world.until(lambda: partition(world).leader >= 0, "the partition has a leader", 30)
                 await world.until(lambda: len(isr(world)) > 1, "two replicas are in sync", 30)
 
@@ -296,6 +320,71 @@ def test_a_follower_that_joins_under_load_never_misses_a_committed_record(seed: 
             await new_leader(world, leader)
             await leader.start()
             await settle(world)
+
+    run_cluster(seed, story, **by_seed(seed))
+
+
+@each_seed(2)
+def test_records_that_only_a_dead_leader_had_are_dropped_when_it_returns(seed: int) -> None:
+    """Its followers never got them, and the next leader wrote others at the same offsets (KIP-101)."""
+
+    async def story(world: ClusterWorld, load: Load) -> None:
+        busy(load)
+        await asyncio.sleep(0.3)
+        leader = world.leader_of(PLAIN)
+        for follower in world.followers_of(PLAIN):
+            world.part(leader, follower)
+        await asyncio.sleep(world.random.uniform(0.3, 1))
+        leader.kill()
+        await new_leader(world, leader)
+        await asyncio.sleep(world.random.uniform(0, 2))
+        world.heal()
+        await leader.start()
+
+    run_cluster(seed, story, **by_seed(seed))
+
+
+@each_seed(2)
+def test_a_follower_that_is_cut_off_while_it_joins_misses_no_committed_record(seed: int) -> None:
+    """Its proposal is out when it stops fetching, and it is the only one left when it is in (KIP-497)."""
+
+    async def story(world: ClusterWorld, load: Load) -> None:
+        load.sends(100)
+        await asyncio.sleep(0.3)
+        leader, (joiner, other) = world.leader_of(PLAIN), world.followers_of(PLAIN)
+        joiner.kill()
+        await in_sync(world, joiner, False)
+        load.sends(100)
+        await joiner.start()
+        world.hub.delay_ms = (100, 300)
+        replica = find_replica(world, leader.id, PLAIN, 0)
+        assert replica is not None
+        await world.until(lambda: replica.proposed is not None or joiner.id in isr(world), "it is proposed", 30)
+        world.part(leader, joiner)
+        await in_sync(world, joiner, True)
+        leader.kill()
+        other.kill()
+        await new_leader(world, leader)
+        world.hub.delay_ms = (0.2, 5)
+
+    run_cluster(seed, story, **by_seed(seed) | {"notices_death": True})
+
+
+@each_seed(2)
+def test_a_new_leader_that_cannot_know_the_end_does_not_tell_one(seed: int) -> None:
+    """It learns the high watermark from its followers' fetches. Until then its own is older than what readers saw."""
+
+    async def story(world: ClusterWorld, load: Load) -> None:
+        busy(load)
+        load.watches_ends()
+        await asyncio.sleep(0.4)
+        leader, (one, other) = world.leader_of(PLAIN), world.followers_of(PLAIN)
+        world.part(one, other)
+        leader.kill()
+        await new_leader(world, leader)
+        await asyncio.sleep(2)
+        world.heal()
+        await leader.start()
 
     run_cluster(seed, story, **by_seed(seed))
 
@@ -368,16 +457,38 @@ def test_a_topic_is_deleted_and_created_again_while_a_broker_is_away(seed: int) 
     async def story(world: ClusterWorld, load: Load) -> None:
         load.sends(30)
         await world.until(lambda: len(load.acknowledged) == 30, "all are acknowledged", 30)
-        away = world.random.choice(list(world.brokers.values()))
-        away.kill(power_loss=world.random.random() < 0.5)
-        async with world.admin(default_api_timeout_ms=60_000) as admin:
+        away = world.random.choice([broker for broker in world.brokers.values() if broker is not world.controller])
+        async with world.admin() as admin:
+            # Still registered for a while, so that the new topic is placed on it too.
+            away.kill(power_loss=world.random.random() < 0.5)
             await admin.delete_topics([PLAIN])
             load.forget_all()
-            await asyncio.sleep(world.random.choice((0.0, 1.0)))
-            await admin.create_topic(PLAIN, partitions=load.partitions, replication_factor=2)
+            await admin.create_topic(PLAIN, partitions=load.partitions)
+        assert all(away.id in each.replicas for each in world.image.topics[PLAIN].partitions)
         load.sends(30)
         await asyncio.sleep(1)
         await away.start()
+
+    run_cluster(seed, story, session_timeout_ms=20_000, **by_seed(seed) | {"notices_death": False})
+
+
+@each_seed(2)
+def test_changes_that_two_brokers_make_at_once_are_both_kept(seed: int) -> None:
+    """Each decides from what it knows. The slower one is told, and decides again."""
+
+    async def story(world: ClusterWorld, load: Load) -> None:
+        world.hub.delay_ms = (20, 60)
+        settings = {"retention.ms": "1000000", "segment.ms": "2000000", "flush.ms": "3000000"}
+
+        async def change(broker: SimBroker, name: str, value: str) -> None:
+            assert broker.broker is not None
+            asked = ResourceChange(ResourceType.TOPIC, PLAIN, (ConfigChange(name, value),))
+            await broker.broker.services.metadata.incremental_alter_configs([asked])
+
+        changes = zip(world.brokers.values(), settings.items(), strict=True)
+        await asyncio.gather(*(change(broker, name, value) for broker, (name, value) in changes))
+        assert settings.items() <= dict(world.image.topics[PLAIN].configs).items()
+        world.hub.delay_ms = (0.2, 5)
 
     run_cluster(seed, story, **by_seed(seed))
 

@@ -212,7 +212,7 @@ class ImageApplier:
         if not self._reopening.is_due(topic_partition, now):
             return None
         try:
-            self._open_log(topic_partition, topic.topic_id, config)
+            self._open_log(topic_partition, topic.topic_id, config, others_have_all=self._others_have_all(partition))
         except (OSError, KafkaError) as error:
             self._manager.offline[topic_partition] = str(error)
             self._reopening.failed(topic_partition, topic.topic_id, str(error), now)
@@ -239,11 +239,23 @@ class ImageApplier:
         self._manager.maintenance.opened(replica)
         return replica
 
-    def _open_log(self, topic_partition: TopicPartition, topic_id: bytes, config: TopicConfig) -> None:
+    def _others_have_all(self, partition: PartitionImage) -> bool:
+        """Whether every committed record is on another broker, which leads the partition."""
+        own = self._manager.broker_id
+        return partition.leader not in (-1, own) and own not in partition.isr and own not in partition.elr
+
+    def _open_log(
+        self, topic_partition: TopicPartition, topic_id: bytes, config: TopicConfig, *, others_have_all: bool
+    ) -> None:
         directory = self._directory
         if topic_partition in directory.failed:
             directory.reopen(topic_partition, config)
         found = directory.logs.get(topic_partition)
+        if found is not None and found.topic_id == ZERO_UUID and others_have_all:
+            # It may be of a deleted topic of that name, whose leader epochs say nothing about this one.
+            log.warning("partition %s: deleting the directory without a topic id; its leader has all", topic_partition)
+            self._manager.maintenance.delete(topic_partition, config.file_delete_delay_ms)
+            found = None
         if found is not None and found.topic_id == ZERO_UUID:
             # partition.metadata is not synced and may be lost in a power failure. The synced records are kept.
             log.warning("partition %s: directory has no topic id; using it for this topic", topic_partition)

@@ -12,19 +12,22 @@ from tests.support.history import anomalies
 from tests.support.worlds.cluster_ledger import Ledger, batches_between
 from tests.support.worlds.cluster_load import BOUND, PLAIN, QUICK, Load
 
+PATIENCE_S = 120
+"""How long a cluster may take to be in order again after the last fault."""
+
 Contents = dict[int, list[tuple[int, int]]]
 """(offset, value) of every partition."""
 
 
-async def settle(world: ClusterWorld, patience_s: float = 120) -> None:
+async def settle(world: ClusterWorld) -> None:
     """Ends all faults. Every partition gets a leader and a full in-sync set, and every replica has everything."""
     world.heal()
     await world.start_all()
-    deadline = world.loop.time() + patience_s
+    deadline = world.loop.time() + PATIENCE_S
     while open_points := unsettled(world):
         if world.loop.time() > deadline:
             shown = "\n  ".join(open_points[:10])
-            raise AssertionError(f"{patience_s} s after the last fault the cluster is not in order:\n  {shown}")
+            raise AssertionError(f"{PATIENCE_S} s after the last fault the cluster is not in order:\n  {shown}")
         await asyncio.sleep(0.1)
     world.note("the cluster is in order")
 

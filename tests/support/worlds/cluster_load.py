@@ -18,6 +18,8 @@ from tests.support.worlds.cluster_ledger import Ledger
 PLAIN, BOUND = "plain", "bound"
 """The topic of idempotent senders, and the topic of transactional senders."""
 FOREVER_MS = 3_600_000
+PATIENCE_S = 600
+"""How long clients may take to finish after the last fault."""
 QUICK = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_backoff_ms": 20}
 
 
@@ -53,12 +55,12 @@ class Load:
     def _read_on(self, coroutine: Any) -> None:
         self._readers.append(asyncio.get_running_loop().create_task(coroutine))
 
-    async def finish(self, patience_s: float = 600) -> None:
+    async def finish(self) -> None:
         """Waits until every sender has sent everything, then ends the readers."""
         for name, tasks in (("senders", self._senders), ("readers", self._readers)):
             if tasks:
-                done, pending = await asyncio.wait(tasks, timeout=patience_s)
-                assert not pending, f"{len(pending)} {name} did not finish within {patience_s} s"
+                done, pending = await asyncio.wait(tasks, timeout=PATIENCE_S)
+                assert not pending, f"{len(pending)} {name} did not finish within {PATIENCE_S} s"
                 for task in done:
                     task.result()
             self.ending = True
