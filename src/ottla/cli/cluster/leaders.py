@@ -36,7 +36,7 @@ def elect_leaders(
     Examples:
       ottla cluster elect-leaders
       ottla cluster elect-leaders orders payments
-      ottla cluster elect-leaders orders --unclean     # accepts the loss of records
+      ottla cluster elect-leaders orders --unclean   # accepts loss of records
     """
     if unclean and not names:
         raise OttlaError("--unclean needs topics", "name the topics whose records may be lost")

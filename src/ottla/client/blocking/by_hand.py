@@ -57,13 +57,16 @@ def producer_send_slowly(
     if inner._interceptors:
         record = ProducerRecord(topic, value, key, partition, timestamp, headers)
         topic, value, key, partition, timestamp, headers = intercept_send(inner._interceptors, record)
-    with inner._transactional.rejections:
+    try:  # not `with rejections`: it would cost a tenth of a microsecond per record
         made_headers = as_headers(headers)  # once: they may come from an iterator
-        if not inner._is_beyond(topic, partition):
+        if partition is None or not inner._is_beyond(topic, partition):
             delivery = inner._append(topic, value, key, partition, timestamp, made_headers)
             if delivery is not None:
                 return delivery
         return producer._call(inner._send_later(topic, value, key, partition, timestamp, made_headers))
+    except BaseException as error:
+        inner._transactional.note_rejected(error)
+        raise
 
 
 def producer_try_send(

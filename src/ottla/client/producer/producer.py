@@ -148,13 +148,16 @@ class AsyncProducer:
         if self._interceptors:
             record = ProducerRecord(topic, value, key, partition, timestamp, headers)
             topic, value, key, partition, timestamp, headers = intercept_send(self._interceptors, record)
-        with self._transactional.rejections:
+        try:  # not `with rejections`: it would cost a tenth of a microsecond per record
             made_headers = as_headers(headers)  # once: they may come from an iterator
-            if not self._is_beyond(topic, partition):
+            if partition is None or not self._is_beyond(topic, partition):
                 delivery = self._append(topic, value, key, partition, timestamp, made_headers)
                 if delivery is not None:
                     return delivery
             return await self._send_later(topic, value, key, partition, timestamp, made_headers)
+        except BaseException as error:
+            self._transactional.note_rejected(error)
+            raise
 
     async def _send_later(
         self,
