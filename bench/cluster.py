@@ -32,9 +32,12 @@ CALM_S = 11.0
 """Between two faults: librdkafka doubles its wait before a connection until there was none for ten seconds, and would
 otherwise measure the faults before."""
 
+SETTINGS = {"auto.leader.rebalance.enable": "false"}
+"""Leaders return when the benchmark elects them: Kafka would do it after five minutes, Ottla after seconds."""
+
 CLUSTERS: dict[str, Callable[[], Cluster]] = {
-    "ottla": OttlaCluster,
-    "kafka": lambda: KafkaCluster(jvm=PRODUCTION_JVM),
+    "ottla": lambda: OttlaCluster(settings=SETTINGS),
+    "kafka": lambda: KafkaCluster(settings=SETTINGS, jvm=PRODUCTION_JVM),
 }
 
 
