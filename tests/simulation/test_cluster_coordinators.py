@@ -23,7 +23,7 @@ async def coordinator_of(world: ClusterWorld, group: str = "g") -> SimBroker:
         return world.brokers[(await admin.find_coordinators([group]))[group].node_id]
 
 
-@each_seed(3)
+@each_seed(2)
 def test_a_group_gets_over_the_death_of_its_coordinator_at_any_moment(seed: int) -> None:
     """In a join, in a sync, in a commit: acknowledged commits are kept, and the group reads everything."""
 
@@ -111,7 +111,7 @@ class FatefulDisk(SimDisk):
             self._fate()
 
 
-@each_seed(6)
+@each_seed(3)
 def test_transactions_end_one_way_everywhere_whatever_write_the_broker_dies_after(seed: int) -> None:
     """A broker dies after one of its writes: between PREPARE, each marker and COMPLETE, or anywhere else."""
 
@@ -147,7 +147,7 @@ def test_transactions_end_one_way_everywhere_whatever_write_the_broker_dies_afte
     run_cluster(seed, story, **by_seed(seed))
 
 
-@each_seed(3)
+@each_seed(2)
 def test_transactions_survive_the_deaths_and_pauses_of_coordinators(seed: int) -> None:
     async def story(world: ClusterWorld, load: Load) -> None:
         for _ in range(3):
@@ -159,7 +159,7 @@ def test_transactions_survive_the_deaths_and_pauses_of_coordinators(seed: int) -
     run_cluster(seed, story, **by_seed(seed))
 
 
-@each_seed(3)
+@each_seed(2)
 def test_no_producer_id_is_given_twice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even if a broker does not learn whether its block of ids was committed, or dies with ids left."""
     given: list[range] = []
@@ -196,7 +196,7 @@ RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 RACKS = {broker: {"broker.rack": f"rack-{broker}"} for broker in range(3)}
 
 
-@each_seed(3)
+@each_seed(2)
 def test_reading_from_followers_shows_only_what_is_committed(seed: int) -> None:
     """Consumers read from the replica in their rack (KIP-392), while leaders die. No record is shown before it is
     committed, none that was aborted, none is skipped and none comes twice."""

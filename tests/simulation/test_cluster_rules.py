@@ -19,6 +19,7 @@ from ottla.metadata.store import Set
 from ottla.replication import following
 from ottla.replication.applying import ImageApplier
 from ottla.replication.replica import Follower, Replica
+from tests.simulation import test_cluster_power as power
 from tests.simulation import test_cluster_stories as stories
 from tests.support import fresh_load
 from tests.support.worlds import cluster_check, cluster_load
@@ -72,7 +73,7 @@ def test_too_few_replicas_in_sync_acknowledge_nothing() -> None:
     def switch_off(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(Replica, "has_enough_in_sync", True)
 
-    misses(switch_off, stories.test_one_replica_alone_acknowledges_nothing_that_two_must_have)
+    misses(switch_off, power.test_one_replica_alone_acknowledges_nothing_that_two_must_have)
 
 
 def test_a_joiner_counts_from_its_proposal_on() -> None:
@@ -107,7 +108,7 @@ def test_a_restarted_follower_starts_from_what_it_has() -> None:
 
         patch.setattr(Follower, "fetched", forgetful)
 
-    misses(switch_off, stories.test_a_follower_that_lost_power_is_in_sync_only_when_it_has_caught_up_again)
+    misses(switch_off, power.test_a_follower_that_lost_power_is_in_sync_only_when_it_has_caught_up_again)
 
 
 def test_a_broker_that_restarts_uncleanly_leaves_the_in_sync_sets() -> None:
@@ -121,7 +122,7 @@ def test_a_broker_that_restarts_uncleanly_leaves_the_in_sync_sets() -> None:
 
         patch.setattr(registration, "_rejoin", trusting)
 
-    misses(switch_off, stories.test_one_broker_loses_power_and_the_others_are_only_killed)
+    misses(switch_off, power.test_one_broker_loses_power_and_the_others_are_only_killed)
 
 
 def test_only_replicas_in_sync_are_elected() -> None:
@@ -132,7 +133,7 @@ def test_only_replicas_in_sync_are_elected() -> None:
 
         patch.setattr(Election, "successor", anybody)
 
-    misses(switch_off, stories.test_only_the_last_replica_in_sync_may_lead_again)
+    misses(switch_off, power.test_only_the_last_replica_in_sync_may_lead_again)
 
 
 def test_a_follower_drops_what_its_leader_does_not_have() -> None:

@@ -35,24 +35,24 @@ def clients(load: Load) -> None:
     load.joins_group("m1")
 
 
-@each_seed(3)
+@each_seed(2)
 def test_brokers_are_killed_and_restarted(seed: int) -> None:
     run_cluster(seed, under(KILL, KILL, STOP), **by_seed(seed))
 
 
-@each_seed(3)
+@each_seed(2)
 def test_brokers_are_paused(seed: int) -> None:
     """Some of them past the end of their session: they believe that they still lead."""
     run_cluster(seed, under(PAUSE, LONG_PAUSE, LONG_PAUSE), **by_seed(seed))
 
 
-@each_seed(3)
+@each_seed(2)
 def test_the_network_is_parted(seed: int) -> None:
     """Between brokers, between brokers and clients, between brokers and the store."""
     run_cluster(seed, under(*NETWORK), **by_seed(seed))
 
 
-@each_seed(3)
+@each_seed(2)
 def test_brokers_lose_power_one_at_a_time(seed: int) -> None:
     """Without flush before the acknowledgement: a replica that lost its tail gets it back before the next loss."""
 
@@ -66,12 +66,12 @@ def test_brokers_lose_power_one_at_a_time(seed: int) -> None:
     run_cluster(seed, story, **by_seed(seed))
 
 
-@each_seed(3)
+@each_seed(2)
 def test_everything_happens_at_once_to_five_brokers(seed: int) -> None:
     run_cluster(seed, under(*ALL, times=8, at_once=2), brokers=5, **by_seed(seed))
 
 
-@each_seed(2)
+@each_seed(1)
 def test_a_run_depends_on_its_seed_alone(seed: int) -> None:
     """The same seed gives the same history, byte for byte: every failure can be replayed."""
     story = under(*ALL, times=3)

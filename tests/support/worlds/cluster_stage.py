@@ -3,7 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ottla.testing.cluster_world import ClusterWorld
+from ottla.metadata.image import PartitionImage
+from ottla.testing.cluster_world import ClusterWorld, SimBroker
 from tests.support.worlds.cluster_check import Contents, check_all
 from tests.support.worlds.cluster_ledger import watching
 from tests.support.worlds.cluster_load import BOUND, PLAIN, Load
@@ -56,3 +57,33 @@ def run_cluster(
 def by_seed(seed: int) -> dict[str, Any]:
     """Details of a world that a seed chooses: how fast a death is noticed, and how far the clocks differ."""
     return {"notices_death": seed % 3 != 0, "clock_skew_ms": (0, 200, 60_000)[seed // 3 % 3]}
+
+
+# --- what stories ask and wait for ---------------------------------------------------------------------------
+
+
+def partition(world: ClusterWorld, number: int = 0, topic: str = PLAIN) -> PartitionImage:
+    return world.image.topics[topic].partitions[number]
+
+
+def isr(world: ClusterWorld, number: int = 0) -> set[int]:
+    return set(partition(world, number).isr)
+
+
+def busy(load: Load, *, count: int = 60, senders: int = 3) -> None:
+    """Senders and readers, as in most stories."""
+    for _ in range(senders):
+        load.sends(count)
+    load.reads(committed=True)
+
+
+async def new_leader(world: ClusterWorld, old: SimBroker) -> SimBroker:
+    """The broker that takes over partition 0."""
+    await world.until(
+        lambda: partition(world).leader not in (-1, old.id), f"somebody else than {old} leads the partition", 30
+    )
+    return world.leader_of(PLAIN)
+
+
+async def in_sync(world: ClusterWorld, broker: SimBroker, wanted: bool) -> None:
+    await world.until(lambda: (broker.id in isr(world)) is wanted, f"{broker} is {'' if wanted else 'not '}in sync", 30)
