@@ -178,6 +178,21 @@ def test_an_empty_log_takes_a_batch_in_which_the_leaders_log_starts() -> None:
     misses(switch_off, stories.test_records_are_deleted_while_a_follower_is_away)
 
 
+def test_a_follower_that_ends_before_its_leader_starts_begins_there() -> None:
+    """KAFKA-7414: out of range is never fatal to a follower."""
+
+    def switch_off(patch: pytest.MonkeyPatch) -> None:
+        decide = following.decide
+
+        def waiting(followed: Any, answered: int, data: Any) -> Any:
+            step = decide(followed, answered, data)
+            return following.RETRY if step.do is following.Do.START_OVER else step
+
+        patch.setattr("ottla.replication.fetchers.decide", waiting)
+
+    misses(switch_off, stories.test_segments_expire_while_a_follower_is_away)
+
+
 def test_a_returning_broker_drops_the_records_of_a_deleted_topic() -> None:
     def switch_off(patch: pytest.MonkeyPatch) -> None:
         open_log = ImageApplier._open_log  # noqa: SLF001 - the rule itself

@@ -299,6 +299,34 @@ def test_records_are_deleted_while_a_follower_is_away(seed: int) -> None:
 
 
 @each_seed(2)
+def test_segments_expire_while_a_follower_is_away(seed: int) -> None:
+    """The leader's log starts after the end of the follower's when it returns: it starts over there (KAFKA-7414)."""
+
+    async def story(world: ClusterWorld, load: Load) -> None:
+        load.sends(40)
+        await asyncio.sleep(1)
+        away = world.followers_of(PLAIN)[-1]
+        away.kill()
+        for _ in range(3):
+            load.sends(20)
+            await asyncio.sleep(6)
+        await away.start()
+        await asyncio.sleep(1)
+        async with world.admin() as admin:
+            await admin.alter_configs("topic", PLAIN, {"retention.ms": "-1"})
+        await world.until(lambda: len(load.acknowledged) == 100, "all are acknowledged", 60)
+        await settle(world)
+        for number in range(load.partitions):
+            replica = find_replica(world, world.leader_of(PLAIN, number).id, PLAIN, number)
+            assert replica is not None
+            assert replica.log.log_start_offset > 0, "nothing has expired"
+            load.forget_below(PLAIN, number, replica.log.log_start_offset)
+
+    expiring = {"retention.ms": "5000", "segment.ms": "2000", "file.delete.delay.ms": "1000"}
+    run_cluster(seed, story, topic_configs=expiring, log_retention_check_interval_ms="1000", **by_seed(seed))
+
+
+@each_seed(2)
 def test_a_topic_is_deleted_and_created_again_while_a_broker_is_away(seed: int) -> None:
     """The broker returns with records of the deleted topic; none of them gets into the new one of the same name."""
 
@@ -383,13 +411,21 @@ def test_a_rolling_restart_goes_unnoticed(seed: int) -> None:
     """Every broker stops cleanly and returns, one after the other: no error, no rebalance."""
 
     async def story(world: ClusterWorld, load: Load) -> None:
-        busy(load, count=100, senders=2)
+        for _ in range(2):
+            load.sends(300, pause_s=0.1)
+        load.reads(committed=True)
         load.joins_group("m1")
         load.joins_group("m2")
-        await world.until(lambda: len(load.seen_by_group) > 20, "the group works", 60)
+        await asyncio.sleep(3)
+        assert load.seen_by_group
+        load.generations.clear()
+        load.failed_commits = 0
         for broker in world.brokers.values():
             await broker.stop()
             await broker.start()
             await world.until(lambda: all(len(isr(world, n)) == 3 for n in range(2)), "all are in sync again", 60)
+        assert load.is_sending, "the senders were done before the last restart"
+        assert len(load.generations) == 1, "the group has rebalanced"
+        assert not load.failed_commits
 
     run_cluster(seed, story, **by_seed(seed))

@@ -39,6 +39,9 @@ class Load:
         self.committed_offsets: dict[int, int] = {}
         """The highest acknowledged commit of the group, by partition."""
         self.seen_by_group: set[int] = set()
+        self.generations: set[int] = set()
+        """The generations of the group in which a member has read records."""
+        self.failed_commits = 0
         self.ending = False
         self.workers = itertools.count()
         self._senders: list[asyncio.Task[None]] = []
@@ -51,6 +54,10 @@ class Load:
     def start(self, coroutine: Any) -> None:
         """Something that has to be done before the end of the story."""
         self._senders.append(asyncio.get_running_loop().create_task(coroutine))
+
+    @property
+    def is_sending(self) -> bool:
+        return not all(task.done() for task in self._senders)
 
     def _read_on(self, coroutine: Any) -> None:
         self._readers.append(asyncio.get_running_loop().create_task(coroutine))
@@ -209,9 +216,11 @@ class Load:
                 following = {(r.topic, r.partition): r.offset + 1 for r in records}
                 if not following:
                     continue
+                self.generations.add((await consumer.group_metadata()).generation_id)
                 try:
                     await consumer.commit(following)
                 except KafkaError as error:
+                    self.failed_commits += 1
                     self.world.note(f"{name} cannot commit: {error!r}")
                     continue
                 for (_, partition), offset in following.items():
