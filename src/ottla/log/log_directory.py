@@ -7,6 +7,7 @@ import functools
 import gc
 import logging
 import resource
+import threading
 from collections.abc import Callable, Iterable
 
 from ottla.clock import NEVER_MS, Clock, MonotonicClock
@@ -85,6 +86,12 @@ class LogDirectory:
         self.leftovers: list[str] = []
         """Directories of deleted partitions that an earlier run did not remove, for the caller to remove."""
         self._written: dict[str, bytes] = {}
+        self._saved: dict[str, dict[TopicPartition, int]] = {name: {} for name in _CHECKPOINTS}
+        """What the checkpoint files contain."""
+        self._saving = threading.Lock()
+        self._plans = 0
+        self._lowered: dict[TopicPartition, tuple[int, dict[str, int]]] = {}
+        """What a truncated log may have at most in checkpoints that were planned before the one with this number."""
 
     @classmethod
     def open(
@@ -145,6 +152,7 @@ class LogDirectory:
         self.was_clean = CLEAN_SHUTDOWN_FILE in names
         for name in _CHECKPOINTS:
             self._checkpoints[name] = self._read_offsets(name) if name in names else {}
+            self._saved[name] = dict(self._checkpoints[name])
         if self.was_clean:
             # The removal must be durable before anything is written: a crash from now on is not a clean shutdown.
             self.disk.remove(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
@@ -205,6 +213,11 @@ class LogDirectory:
             first_dirty_offset=known[CLEANED_OFFSETS].get(partition, 0),
             files=self.files,
         )
+        opened.store.secure = self._secure
+        end = opened.log_end_offset
+        if any(saved.get(partition, 0) > end for saved in self._saved.values()):
+            # The files have the offsets of a deleted log with this name, or this one has lost its end.
+            opened.store.is_cut, opened.store.secured = True, -1
         self.logs[partition] = opened
         return opened
 
@@ -276,28 +289,69 @@ class LogDirectory:
         recovery reads batches only from the recovery point on, so earlier epochs must be in the file.
         """
         unsaved: list[tuple[PartitionLog, str, bytes]] = []
+        truncations: list[tuple[PartitionLog, int]] = []
         for each in self.logs.values() if changed is None else changed:
             self._note_offsets(each)
+            if each.store.is_cut:
+                truncations.append((each, each.store.truncations))
             if (content := each.epochs_to_save()) is not None:
                 unsaved.append((each, *content))
                 each.leader_epochs.saved()
         offsets = {name: dict(known) for name, known in self._checkpoints.items()}
+        self._plans += 1
+        number = self._plans
 
         def write() -> None:
-            for number, (each, path, data) in enumerate(unsaved):
-                try:
-                    if self._is_closing:
-                        _mark_unsaved(unsaved[number:])
-                        return
-                    self.disk.write_file(path, data)
-                except OSError:
-                    if self.logs.get(each.topic_partition) is not each:
-                        continue  # Deleted in the meantime.
-                    _mark_unsaved(unsaved[number:])
-                    raise
-            self._write_offsets(offsets)
+            with self._saving:
+                if not self._write_epochs(unsaved):
+                    return
+                self._lower(offsets, number)
+                self._write_offsets(offsets)
+            for each, count in truncations:
+                each.store.secured = count
 
         return write
+
+    def _write_epochs(self, unsaved: list[tuple[PartitionLog, str, bytes]]) -> bool:
+        """Returns whether all are written; not if the directory will be closed soon."""
+        for number, (each, path, data) in enumerate(unsaved):
+            try:
+                if self._is_closing:
+                    _mark_unsaved(unsaved[number:])
+                    return False
+                self.disk.write_file(path, data)
+            except OSError:
+                if self.logs.get(each.topic_partition) is not each:
+                    continue  # Deleted in the meantime.
+                _mark_unsaved(unsaved[number:])
+                raise
+        return True
+
+    def _secure(self, partition: TopicPartition) -> None:
+        """Lowers the offsets on disk to those of a log that was truncated, before the next append to it.
+
+        They are not raised: the leader epochs that this requires may not be on disk.
+        """
+        each = self.logs[partition]
+        self._note_offsets(each)
+        bounds = {name: known.get(partition, 0) for name, known in self._checkpoints.items()}
+        with self._saving:
+            self._plans += 1
+            self._lowered[partition] = (self._plans, bounds)
+            offsets = {name: dict(saved) for name, saved in self._saved.items()}
+            self._lower(offsets, 0)
+            self._write_offsets(offsets)
+        each.store.secured = each.store.truncations
+
+    def _lower(self, offsets: dict[str, dict[TopicPartition, int]], number: int) -> None:
+        """A checkpoint that was planned before a log was truncated must not have the offsets from before."""
+        for partition, (lowered, bounds) in list(self._lowered.items()):
+            if lowered < number:
+                del self._lowered[partition]  # All later ones are planned after it too.
+                continue
+            for name, bound in bounds.items():
+                if offsets[name].get(partition, 0) > bound:
+                    offsets[name][partition] = bound
 
     def checkpoint(self) -> None:
         """Writes changed recovery points, high watermarks and log start offsets. OSError if writing fails."""
@@ -322,6 +376,7 @@ class LogDirectory:
             if self._written.get(name) != data:
                 self.disk.write_file(f"{self.path}/{name}", data)
                 self._written[name] = data
+            self._saved[name] = found
 
     # --- closing ------------------------------------------------------------------------------------------
 

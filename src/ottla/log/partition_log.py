@@ -460,7 +460,8 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> None:
         """Removes everything from `offset` on: a follower drops records that its leader does not have.
 
-        Write the recovery point before appending: recovery reads the leader epochs of what follows from the records.
+        The next append makes sure that the new recovery point is on disk: recovery trusts everything below it, and
+        reads the leader epochs of what follows from the records. Write a checkpoint before, so that it need not wait.
         """
         if offset >= self.log_end_offset:
             # An epoch without records may still be there, and the leader may not have it (KAFKA-10706).

@@ -262,8 +262,8 @@ class LogMaintenance:
     async def checkpoint_now(self, replicas: list[Replica]) -> bool:
         """Writes the offsets of truncated logs. Returns whether they are on disk.
 
-        The recovery point on disk may be beyond the new end of the log. Recovery trusts everything below it, so it must
-        be corrected before other records are written there.
+        The recovery point on disk may be beyond the new end of the log. Recovery trusts everything below it, so an
+        append would have to wait for this.
         """
         while self._checkpointing is not None:
             await asyncio.wait([self._checkpointing])

@@ -6,7 +6,7 @@ for appends, which raise KAFKA_STORAGE_ERROR and leave no partial batch.
 
 import logging
 from bisect import bisect_right
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.clock import MonotonicClock
 from ottla.errors import ErrorCode, KafkaError
@@ -19,6 +19,9 @@ from ottla.log.segments.segment import Segment
 from ottla.log.segments.segment_indexes import UNINDEXED_BYTES
 from ottla.log.segments.segment_list import Segments
 from ottla.types import INT32_MAX, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 log = logging.getLogger("ottla.log")
 
@@ -52,6 +55,12 @@ class LogStore:
         """A failed append left bytes that could not be truncated yet."""
         self.has_failed = False
         """Accepted writes may be lost, which only opening the log again can determine."""
+        self.is_cut = False
+        """Nothing was appended since the last truncation."""
+        self.secured = 0
+        """How many truncations the offsets on disk take into account. Set from any thread."""
+        self.secure: Callable[[TopicPartition], None] | None = None
+        """Writes the offsets to disk, so that recovery does not trust what is appended after a truncation."""
 
     def update_config(self, config: TopicConfig) -> None:
         self._config = config
@@ -86,7 +95,7 @@ class LogStore:
 
         On KafkaError the log is unchanged.
         """
-        if self._is_torn or self.has_failed:
+        if self._is_torn or self.has_failed or self.is_cut:
             self._heal()
         if size > self._config.segment_bytes:
             raise KafkaError(
@@ -121,17 +130,33 @@ class LogStore:
         return rolled
 
     def _heal(self) -> None:
-        """Truncates what a failed append left, so that the next batch does not follow a torn one."""
+        """Truncates what a failed append left, so that the next batch does not follow a torn one.
+
+        After a truncation of the log, the recovery point on disk may be beyond its end. It is corrected first.
+        """
         if self.has_failed:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self.topic_partition}: a write to disk failed earlier; restart the broker to recover the partition",
             )
-        try:
-            self.segments.active.heal()
-        except OSError as error:
-            raise self.error("cannot truncate a torn batch", error) from error
-        self._is_torn = False
+        if self._is_torn:
+            try:
+                self.segments.active.heal()
+            except OSError as error:
+                raise self.error("cannot truncate a torn batch", error) from error
+            self._is_torn = False
+        if self.is_cut:
+            try:
+                if self.secure is not None and self.secured != self.truncations:
+                    self.secure(self.topic_partition)
+            except OSError as error:
+                raise self.error("cannot write the recovery point of a truncated log", error) from error
+            self.is_cut = False
+
+    @property
+    def truncations(self) -> int:
+        """Counts truncations."""
+        return self._unsynced.truncations
 
     def is_due(self, now: int) -> bool:
         """Whether the active segment is older than segment.ms. `now` dates a segment from before a restart."""
@@ -207,6 +232,7 @@ class LogStore:
         self.segments.cut_after(offset)
         active = self.segments.active
         self._unsynced.cut(self.segments)
+        self.is_cut = True
         self._rolling.restart()
         position = active.find_position(offset)
         end = offset
@@ -223,6 +249,7 @@ class LogStore:
     def start_over(self, start_offset: int) -> None:
         """Replaces everything by one empty segment. After an OSError the log is unusable until it is opened again."""
         self._unsynced.cut([])
+        self.is_cut = True
         self._unsynced.new_names = True
         self._rolling.restart()
         try:
