@@ -47,7 +47,7 @@ def settings_page() -> str:
         "`--set name=value`, or in a properties file with `--config FILE`. Pass topic settings to",
         "`ottla topic create --config name=value` or `ottla topic alter`; their default is the broker setting in the",
         "last column. Kafka settings without a meaning in Ottla, such as thread counts, are accepted and logged.",
-        "Topic settings of tiered storage and throttled replicas are stored and described, but have no effect.",
+        "Topic settings of tiered storage are stored and described, but have no effect.",
         "Unknown names are rejected, and the error suggests the most similar name.",
         "",
         "This page is generated from the code by `tools/make_docs.py`.",
@@ -58,7 +58,10 @@ def settings_page() -> str:
         "|---|---|---|---|---|",
     ]
     topic_settings = sorted(settings_of(TopicConfig).values(), key=lambda s: s.name)
-    lines += [f"{row(setting)} `{setting.server_name}` |" for setting in topic_settings]
+    lines += [
+        f"{row(setting)} `{setting.server_name}` |" if setting.server_name else f"{row(setting)} |"
+        for setting in topic_settings
+    ]
     lines += ["", "## Broker", "", "| setting | default | type | what it does |", "|---|---|---|---|"]
     lines += [row(setting) for setting in sorted(settings_of(BrokerConfig).values(), key=lambda s: s.name)]
     shared = settings_of(ClientConfig)

@@ -8,6 +8,18 @@ from ottla.types import INT64_MAX
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
+REPLICA_LIST_RULE = "must be * or a list of partition:broker, separated by commas"
+
+
+def is_replica_list(items: tuple[str, ...]) -> bool:
+    """Whether a setting is `*` or a list of partition:broker."""
+    return items == ("*",) or all(_is_replica(item) for item in items)
+
+
+def _is_replica(item: str) -> bool:
+    partition, colon, broker = item.partition(":")
+    return bool(colon) and partition.isdecimal() and broker.isdecimal()
+
 
 # fmt: off
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,9 +56,19 @@ class TopicConfig:
     flush_ms: int = setting(
         "flush.ms", INT64_MAX, "Sync the log to disk after this long at the latest.",
         kind="long", at_least=0, server_name="log.flush.interval.ms")
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        "follower.replication.throttled.replicas", (),
+        "The replicas that follower.replication.throttled.rate limits while they catch up: "
+        "partition:broker, separated by commas, or *.",
+        check=lambda v: is_replica_list(v), rule=REPLICA_LIST_RULE)
     index_interval_bytes: int = setting(
         "index.interval.bytes", 4096, "Bytes of records between two entries in the offset index.",
         at_least=0, server_name="log.index.interval.bytes")
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        "leader.replication.throttled.replicas", (),
+        "The leaders that leader.replication.throttled.rate limits towards followers that catch up: "
+        "partition:broker, separated by commas, or *.",
+        check=lambda v: is_replica_list(v), rule=REPLICA_LIST_RULE)
     max_compaction_lag_ms: int = setting(
         "max.compaction.lag.ms", INT64_MAX, "The longest time a record can stay uncompacted.",
         kind="long", at_least=1, server_name="log.cleaner.max.compaction.lag.ms")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ottla.config import BaseConfig, setting
 from ottla.replication.replica_selection import is_known_selector
+from ottla.types import INT64_MAX
 
 
 @dataclass(init=False, repr=False, eq=False)
@@ -83,6 +84,24 @@ class ReplicaConfig(BaseConfig):
         "RackAwareReplicaSelector: consumers that name their rack read from a replica there. Unset: from the leader.",
         check=lambda name: is_known_selector(name),
         rule="must be RackAwareReplicaSelector or LeaderSelector",
+    )
+    leader_replication_throttled_rate: int = setting(
+        "leader.replication.throttled.rate",
+        INT64_MAX,
+        "Bytes per second that this broker sends to replicas that catch up, of leaders that the topic setting "
+        "leader.replication.throttled.replicas names.",
+        kind="long",
+        at_least=0,
+        read_only=False,
+    )
+    follower_replication_throttled_rate: int = setting(
+        "follower.replication.throttled.rate",
+        INT64_MAX,
+        "Bytes per second that this broker fetches for its replicas that catch up, if the topic setting "
+        "follower.replication.throttled.replicas names them.",
+        kind="long",
+        at_least=0,
+        read_only=False,
     )
     flush_before_ack: bool = setting(
         "ottla.flush.before.ack",

@@ -18,6 +18,7 @@ from ottla.replication.broker_peers import FETCH_LANE, BrokerPeers
 from ottla.replication.follower_logs import FollowerLogs
 from ottla.replication.following import Do, FetchPlan, Followed, LeaderFetches, Limits, Sender, decide
 from ottla.replication.replica import NO_EPOCH, Replica
+from ottla.replication.throttling import is_throttled_follower
 
 if TYPE_CHECKING:
     from ottla.metadata.image import ClusterImage
@@ -110,6 +111,9 @@ class LeaderFetcher:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn: asyncio.Handle | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._throttled: list[Followed] = []
+        """Not fetched while the follower's quota is used up."""
+        self._throttle: asyncio.TimerHandle | None = None
         self._is_stopped = False
 
     def __repr__(self) -> str:
@@ -143,7 +147,7 @@ class LeaderFetcher:
 
     def stop(self) -> None:
         self._is_stopped = True
-        for handle in (self._turn, self._retry):
+        for handle in (self._turn, self._retry, self._throttle):
             if handle is not None:
                 handle.cancel()
         for task in self._tasks:
@@ -165,17 +169,43 @@ class LeaderFetcher:
 
     def _send_now(self) -> None:
         self._turn = None
-        if self._retry is None and not self._is_stopped and self.fetches.may_send:
+        if self._retry is None and not self._is_stopped and self._may_send():
             self._send()
 
+    def _may_send(self) -> bool:
+        quota = self._manager.follower_quota
+        if quota.is_limited and (wait_ms := quota.wait_ms(self._manager.monotonic())):
+            self._leave_out_throttled(wait_ms)
+        return self.fetches.may_send
+
+    def _leave_out_throttled(self, wait_ms: int) -> None:
+        """Does not fetch throttled partitions that are catching up, until there is room in the quota (KIP-73)."""
+        for followed in self.fetches.catching_up():
+            if is_throttled_follower(followed.replica):
+                self.fetches.delay(followed)
+                self._throttled.append(followed)
+        if self._throttled and self._throttle is None:
+            self._throttle = self._loop.call_later(wait_ms / 1000, self._end_throttle)
+
+    def _end_throttle(self) -> None:
+        self._throttle = None
+        throttled, self._throttled = self._throttled, []
+        for followed in throttled:
+            self.fetches.resume(followed)
+        self._send_soon()
+
     def _send(self) -> None:
-        config = self._manager.config
+        config, quota = self._manager.config, self._manager.follower_quota
+        max_bytes = config.replica_fetch_response_max_bytes
+        if quota.is_limited:
+            # Otherwise one answer could be more than the window allows.
+            max_bytes = max(1, min(max_bytes, quota.rate))
         plan = self.fetches.next_request(
             self._fetchers.sender,
             Limits(
                 config.replica_fetch_wait_max_ms,
                 config.replica_fetch_min_bytes,
-                config.replica_fetch_response_max_bytes,
+                max_bytes,
                 config.replica_fetch_max_bytes,
             ),
         )
@@ -215,7 +245,7 @@ class LeaderFetcher:
                 self._delay(followed, failure.code, failure.detail)
         if truncated:
             self._secure_soon(truncated)
-        if self.fetches.may_send:
+        if self._may_send():
             self._send()
         for replica, high_watermark in woken:
             self._manager.announce(replica, high_watermark)
@@ -235,6 +265,8 @@ class LeaderFetcher:
             before = replica.log.high_watermark
             if data.records:
                 self._fetchers.appended_bytes += len(data.records)
+                if self._manager.follower_quota.is_limited and is_throttled_follower(replica):
+                    self._manager.follower_quota.record(len(data.records), self._manager.monotonic())
                 self.fetches.moved(followed)
                 self._logs.append(replica, data.records)
                 if replica.flush_before_ack:

@@ -206,6 +206,12 @@ class LeaderFetches:
         else:
             self._outsiders[followed.key] = followed
 
+    def catching_up(self) -> list[Followed]:
+        """The partitions of the next request that are not in sync. An earlier request may still ask for others."""
+        if not self.in_flight:
+            return [followed for followed in self._outsiders.values() if not followed.is_delayed]
+        return [followed for key, followed in self._changed.items() if key in self._outsiders]
+
     def ask_again(self) -> None:
         """Names every partition in the next request: this broker has registered again, and has a new epoch."""
         for followed in self.partitions.values():

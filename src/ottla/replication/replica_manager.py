@@ -30,6 +30,7 @@ from ottla.replication.late_appends import LateAppends
 from ottla.replication.maintenance import LogMaintenance
 from ottla.replication.replica import NO_EPOCH, Replica
 from ottla.replication.request_waits import RequestWaits
+from ottla.replication.throttling import ReplicationQuota
 from ottla.replication.waiting import Limit, PartitionWaits, Watch
 from ottla.types import INT32_MAX, TopicPartition
 
@@ -95,6 +96,8 @@ class ReplicaManager(RequestWaits):
             failed=self._fail,
             start_moved=self._start_moved,
         )
+        self.leader_quota = ReplicationQuota(config.leader_replication_throttled_rate)
+        self.follower_quota = ReplicationQuota(config.follower_replication_throttled_rate)
         self._applier = ImageApplier(self)
         self.fetchers = None if peers is None else ReplicaFetchers(self, peers, rng=rng)
         self.in_sync = None if alter_partition is None else InSyncChanges(self, alter_partition, rng=rng)
@@ -104,6 +107,8 @@ class ReplicaManager(RequestWaits):
         """Takes settings that were changed at run time."""
         self.config = config
         self.maintenance.reconfigure(config)
+        self.leader_quota.set_rate(config.leader_replication_throttled_rate)
+        self.follower_quota.set_rate(config.follower_replication_throttled_rate)
 
     # -- life --
 

@@ -145,7 +145,7 @@ class FetchSession:
     def watch_for_news(self, partition: SessionPartition, replica: "Replica | None") -> None:
         assert self.watch is not None
         if partition.replica is not replica:
-            self._stop_watching(partition)
+            self.stop_watching(partition)
             partition.replica = replica
             if replica is not None:
                 if replica.waits is None:
@@ -155,9 +155,9 @@ class FetchSession:
     def _unwatch(self, partition: SessionPartition) -> None:
         assert self.watch is not None
         self.watch.news.pop(partition, None)
-        self._stop_watching(partition)
+        self.stop_watching(partition)
 
-    def _stop_watching(self, partition: SessionPartition) -> None:
+    def stop_watching(self, partition: SessionPartition) -> None:
         replica = partition.replica
         if replica is not None and replica.waits is not None and self.watch is not None:
             replica.waits.watches.pop(self.watch, None)

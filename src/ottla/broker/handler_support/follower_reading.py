@@ -15,6 +15,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.replication.replica import Replica
+from ottla.replication.throttling import is_throttled_leader
 from ottla.replication.waiting import FetchWait, Limit
 
 
@@ -33,12 +34,14 @@ def check_follower(broker_id: int, broker_epoch: int, image: ClusterImage) -> No
 class FollowerReading(Reading):
     """One fetch of a follower."""
 
-    __slots__ = ("follower_epoch", "follower_id", "unnoted")
+    __slots__ = ("follower_epoch", "follower_id", "throttled_ms", "unnoted")
 
     def __init__(self, request: FetchRequest, context: Context, session: FetchSession | None) -> None:
         has_state = context.api_version >= 15
         self.follower_id = request.replica_state.replica_id if has_state else request.replica_id
         self.follower_epoch = request.replica_state.replica_epoch
+        self.throttled_ms = 0
+        """How long partitions that are left out must wait at least, for room in the leader's quota (KIP-73)."""
         super().__init__(request, context, session)
         self.reads_followers, self.rack = False, ""
         self.unnoted: list[tuple[Any, Any]] = []
@@ -51,10 +54,39 @@ class FollowerReading(Reading):
 
     def _list_items(self) -> list[tuple[Any, Any]]:
         session = self.session
+        self._check_quota()
         if session is None:
-            return self._named()
-        assert session.watch is not None
-        return [(partition.topic, partition.asked) for partition in session.unsent()]
+            return [item for item in self._named() if not (self.throttled_ms and self._waits_for_quota(*item))]
+        return [(partition.topic, partition.asked) for partition in self._unsent(session)]
+
+    # -- throttling --
+
+    def _check_quota(self) -> None:
+        quota = self.replicas.leader_quota
+        self.throttled_ms = quota.wait_ms(self.replicas.monotonic()) if quota.is_limited else 0
+
+    def _waits_for_quota(self, topic: Any, asked: Any) -> bool:
+        """Whether a partition is left out while the quota is used up: its follower is catching up."""
+        hosted = self.topics.get(topic)
+        replica = None if hosted is None else hosted.replicas.get(asked.partition)
+        return (
+            replica is not None
+            and replica.is_leader
+            and self.follower_id not in replica.isr
+            and is_throttled_leader(replica)
+        )
+
+    def _unsent(self, session: FetchSession) -> list[SessionPartition]:
+        """The partitions with news, without those that wait for the quota. Their appends do not wake the follower."""
+        if not self.throttled_ms:
+            return session.unsent()
+        found = []
+        for partition in session.unsent():
+            if self._waits_for_quota(partition.topic, partition.asked):
+                session.stop_watching(partition)
+            else:
+                found.append(partition)
+        return found
 
     def _note_progress(self, named: Iterable[tuple[Any, Any]]) -> None:
         """A follower that fetches from an offset has everything before it: that is how the leader tracks it."""
@@ -75,8 +107,9 @@ class FollowerReading(Reading):
 
     def is_ready(self) -> bool:
         session = self.session
-        if session is not None and session.partitions and not self.items:
-            return self.min_bytes <= 0  # There is no news: it waits.
+        has_partitions = self.throttled_ms if session is None else session.partitions
+        if has_partitions and not self.items:
+            return self.min_bytes <= 0  # There is no news, or none that the quota allows: it waits.
         return super().is_ready()
 
     # -- waiting --
@@ -87,12 +120,15 @@ class FollowerReading(Reading):
             super().wait(wait)
             return
         assert session.watch is not None
-        for partition in session.unsent():
+        for partition in self._unsent(session):
             # Not answered before: after a failover, followers add partitions to the session with their new leader.
             hosted = self.topics.get(partition.topic)
             replica = None if hosted is None else hosted.replicas.get(partition.asked.partition)
             session.watch_for_news(partition, replica)
-        self.replicas.wait_for_bytes(wait, [], self.limit, self.request.max_wait_ms)
+        max_wait_ms = self.request.max_wait_ms
+        if self.throttled_ms:
+            max_wait_ms = min(max_wait_ms, self.throttled_ms)
+        self.replicas.wait_for_bytes(wait, [], self.limit, max_wait_ms)
         session.watch.wait = wait
 
     def end_wait(self, wait: FetchWait) -> None:
@@ -110,27 +146,35 @@ class FollowerReading(Reading):
             # The leader may have learned of its follower while the request waited. The follower does not name the
             # partition again without news, so it would never join.
             self._note_progress([self.unnoted.pop() for _ in range(len(self.unnoted))])
+        quota = self.replicas.leader_quota
+        self._check_quota()
         if session is None:
-            partitions = [SessionPartition(topic, asked) for topic, asked in self.items]
+            partitions = [SessionPartition(topic, asked) for topic, asked in self._named()]
         else:
-            assert session.watch is not None
             response.session_id = session.session_id
-            partitions = session.unsent()
+            partitions = self._unsent(session)
         remaining, has_data = self.max_bytes, False
         topics = response.responses
         previous: Any = None
         for partition in partitions:
             topic: Any = partition.topic
             asked = partition.asked
+            allowed = remaining
+            if quota.is_limited and self._waits_for_quota(topic, asked):
+                if self.throttled_ms:
+                    continue
+                allowed = min(remaining, quota.rate)  # Otherwise one answer could be more than the window allows.
             hosted = self.topics.get(topic)
             replica = None if hosted is None else hosted.replicas.get(asked.partition)
             try:
-                data = self._read(topic, asked, remaining, has_data)
+                data = self._read(topic, asked, allowed, has_data)
             except KafkaError as error:
                 data = self._failure(response, topic, asked, error)
             size = len(data.records)  # type: ignore[arg-type]
             if size:
                 remaining, has_data = remaining - size, True
+                if quota.is_limited:
+                    self._count(replica, size)
             if session is not None:
                 session.served(partition, replica, has_news=_has_more(data, replica, asked), is_sent=size > 0)
             if not partition.answered(data) and session is not None:
@@ -145,6 +189,12 @@ class FollowerReading(Reading):
         if session is None and version >= 7 and self.request.session_epoch == INITIAL_EPOCH:
             response.session_id = self._start_session(partitions)
         return response
+
+    def _count(self, replica: Replica | None, size_bytes: int) -> None:
+        """What throttled partitions get counts, also if their follower is in sync and does not have to wait."""
+        if replica is not None and is_throttled_leader(replica):
+            self.replicas.leader_quota.record(size_bytes, self.replicas.monotonic())
+            self._check_quota()
 
     def _start_session(self, partitions: list[SessionPartition]) -> int:
         services = self.context.services

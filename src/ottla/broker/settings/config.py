@@ -211,7 +211,11 @@ class Settings:
         self._broker_config = _overridden(self.static, BROKER_SETTINGS, dynamic)
         self._topic_defaults = replace(
             TopicConfig(),
-            **{setting.attribute: self._effective(image, setting.server_name) for setting in TOPIC_SETTINGS.values()},
+            **{
+                setting.attribute: self._effective(image, setting.server_name)
+                for setting in TOPIC_SETTINGS.values()
+                if setting.server_name
+            },
         )
 
     def _effective(self, image: ClusterImage, server_name: str) -> Any:
@@ -358,7 +362,7 @@ class Settings:
         effective = _overridden(self._topic_defaults, TOPIC_SETTINGS, configs)
         for name, setting in TOPIC_SETTINGS.items():
             value = setting.format(getattr(effective, setting.attribute))
-            synonyms = self._synonyms(image, setting.server_name)
+            synonyms = self._synonyms(image, setting.server_name) if setting.server_name else []
             if name in configs:
                 synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
             yield _entry(name, value, setting, synonyms, read_only=False)

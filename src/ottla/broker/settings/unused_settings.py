@@ -11,11 +11,10 @@ UNUSED = frozenset(
     controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms controller.socket.timeout.ms
     cordoned.log.dirs create.topic.policy.class.name delete.records.purgatory.purge.interval.requests
     early.start.listeners eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
-    follower.fetch.last.tiered.offset.enable follower.replication.throttled.rate
-    group.coordinator.append.linger.ms
+    follower.fetch.last.tiered.offset.enable group.coordinator.append.linger.ms
     group.coordinator.background.threads group.coordinator.cached.buffer.max.bytes group.coordinator.new.enable
     group.coordinator.threads initial.broker.registration.timeout.ms inter.broker.protocol.version
-    leader.imbalance.per.broker.percentage leader.replication.throttled.rate log.cleaner.dedupe.buffer.size
+    leader.imbalance.per.broker.percentage log.cleaner.dedupe.buffer.size
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
     log.cleaner.threads log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
     log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.message.downconversion.enable
@@ -44,12 +43,10 @@ UNUSED_PREFIXES = (
 UNUSED_AT_RUN_TIME = {
     "background.threads": "int",
     "follower.fetch.last.tiered.offset.enable": "boolean",
-    "follower.replication.throttled.rate": "long",
     "group.consumer.assignment.interval.ms": "int",
     "group.coordinator.cached.buffer.max.bytes": "int",
     "group.share.assignment.interval.ms": "int",
     "group.streams.assignment.interval.ms": "int",
-    "leader.replication.throttled.rate": "long",
     "log.cleaner.dedupe.buffer.size": "long",
     "log.cleaner.io.buffer.load.factor": "double",
     "log.cleaner.io.buffer.size": "int",
@@ -94,26 +91,9 @@ def unused_setting(name: str) -> Setting:
     return Setting(name, _DEFAULTS.get(name), "Accepted but has no effect.", kind, "")
 
 
-def _is_replica(item: str) -> bool:
-    partition, colon, broker = item.partition(":")
-    return bool(colon) and partition.isdecimal() and broker.isdecimal()
-
-
 UNUSED_TOPIC_SETTINGS = {
     setting.name: setting
     for setting in (
-        *(
-            Setting(
-                f"{role}.replication.throttled.replicas",
-                (),
-                "Accepted but has no effect: * or a list of partition:broker.",
-                "list",
-                "",
-                check=lambda items: items == ("*",) or all(_is_replica(item) for item in items),
-                rule="must be * or a list of partition:broker, separated by commas",
-            )
-            for role in ("follower", "leader")
-        ),
         *(
             Setting(
                 f"local.retention.{unit}",
