@@ -158,6 +158,36 @@ def test_replicas_are_moved_and_added(run: Run, cluster: EmbeddedCluster, orders
     assert len(set(found)) == 300
 
 
+def test_a_move_can_be_throttled(run: Run, orders: str) -> None:
+    def limits() -> list[str]:
+        words = ("topic", orders), ("broker", "0")
+        entries = [entry for each in words for entry in run("config", "describe", *each, "--json").json]
+        return sorted(f"{entry['name']}={entry['value']}" for entry in entries if "throttled" in entry["name"])
+
+    before = replicas(run, orders)[0]
+    (new,) = {0, 1, 2} - set(before)
+    target = f"{orders}:0={before[0]},{new}"
+    dry = run("cluster", "reassign", target, "--throttle", "5000000", "--dry-run")
+    assert (dry.status, limits()) == (0, [])
+    moved = run("cluster", "reassign", target, "--throttle", "5000000")
+    assert "each broker copies at most 5,000,000 bytes/s" in moved.out
+    assert moved.out.endswith("remove the limit at the end: ottla cluster reassign --unthrottle\n")
+    expected = [
+        "follower.replication.throttled.rate=5000000",
+        f"follower.replication.throttled.replicas=0:{new}",
+        "leader.replication.throttled.rate=5000000",
+        f"leader.replication.throttled.replicas=0:{before[0]},0:{before[1]}",
+    ]
+    eventually(lambda: limits() == expected)
+    eventually(lambda: replicas(run, orders)[0] == [before[0], new])
+    assert run("cluster", "reassign", "--unthrottle").out.endswith("1 topic had one\n")
+    eventually(lambda: limits() == [])
+    back = run("cluster", "reassign", f"{orders}:0={before[0]},{before[1]}", "--throttle", "5000000", "--wait")
+    assert back.out.endswith("removed the limit\n")
+    assert replicas(run, orders)[0] == before
+    eventually(lambda: limits() == [])
+
+
 def test_a_file_in_kafkas_format_moves_partitions(run: Run, orders: str, tmp_path: Path) -> None:
     wanted = [list(reversed(each)) for each in replicas(run, orders)]
     moves = [{"topic": orders, "partition": n, "replicas": each} for n, each in enumerate(wanted)]
@@ -208,6 +238,9 @@ def test_a_broker_that_is_needed_is_not_drained(run: Run, orders: str) -> None:
         (["reassign", "--replication", "2"], 2, "--replication needs topics"),
         (["reassign", "TOPIC", "--replication", "4"], 1, "cannot make 4 replicas: only 3 brokers are running"),
         (["reassign", "--cancel", "TOPIC:0=1"], 2, "--cancel excludes new moves"),
+        (["reassign", "--throttle", "5"], 2, "--throttle needs something to move"),
+        (["reassign", "TOPIC:0=1", "--throttle", "0"], 2, "invalid value for '--throttle'"),
+        (["reassign", "TOPIC:0=1", "--unthrottle"], 2, "--unthrottle excludes everything else"),
         (["reassign", "--file", "/no/such/file"], 2, "cannot read /no/such/file"),
         (["elect-leaders", "--unclean"], 2, "--unclean needs topics"),
         (["elect-leaders", "nothing"], 1, "topic nothing does not exist"),

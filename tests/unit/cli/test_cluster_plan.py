@@ -7,6 +7,7 @@ import pytest
 from ottla.cli.cluster.moving import _parse_moves, _read_file
 from ottla.cli.cluster.plan import change_replication, check_brokers, drain
 from ottla.cli.cluster.state import Behind
+from ottla.cli.cluster.throttle import throttled_replicas
 from ottla.cli.cluster.watch import Speeds
 from ottla.client.core.model import PartitionDescription, TopicDescription
 from ottla.errors import OttlaError
@@ -25,6 +26,17 @@ def topic(name: str, *replicas: tuple[int, ...], in_sync: tuple[int, ...] | None
 
 def of(name: str, plan: dict[TopicPartition, tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
     return {partition.partition: replicas for partition, replicas in plan.items() if partition.topic == name}
+
+
+def test_new_replicas_and_their_possible_sources_are_throttled() -> None:
+    a0, a1, b0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+    before = {a0: (0, 1), a1: (1, 2), b0: (0, 1)}
+    assert throttled_replicas([(a0, (1, 2)), (a1, (3, 1, 2, 0)), (b0, (1, 0))], before) == {
+        "a": {
+            "leader.replication.throttled.replicas": "0:0,0:1,1:1,1:2",
+            "follower.replication.throttled.replicas": "0:2,1:3,1:0",
+        }
+    }
 
 
 def test_a_drained_broker_is_replaced_in_its_place() -> None:

@@ -10,6 +10,7 @@ import typer
 from ottla.checks import number_from_text
 from ottla.cli.cluster import plan as plans
 from ottla.cli.cluster.state import ClusterState, read_state
+from ottla.cli.cluster.throttle import remove_throttle, set_throttle, throttled_replicas, throttled_topics
 from ottla.cli.cluster.watch import watch_until
 from ottla.cli.output import console, plural, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, find_topics, open_admin
@@ -20,8 +21,18 @@ from ottla.types import TopicPartition
 AT_ONCE = 1000
 """The most partitions in one request."""
 EXAMPLE = "orders:0=1,2,3"
+UNTHROTTLE = "ottla cluster reassign --unthrottle"
 
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all data is copied, and show the progress.")]
+Throttle = Annotated[
+    int | None,
+    typer.Option(
+        "--throttle",
+        metavar="BYTES",
+        min=1,
+        help="The most bytes per second that each broker copies for the move. With --wait it is removed at the end.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only show what would be done.")]
 
 
@@ -45,6 +56,10 @@ def reassign(
     cancel: Annotated[
         bool, typer.Option("--cancel", metavar="", help="Cancel the moves of the topics, or all of them.")
     ] = False,
+    throttle: Throttle = None,
+    unthrottle: Annotated[
+        bool, typer.Option("--unthrottle", metavar="", help="Remove the limit of an earlier --throttle.")
+    ] = False,
     dry_run: DryRun = False,
     wait: Wait = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -57,7 +72,7 @@ def reassign(
       ottla cluster reassign                          # what is being moved
       ottla cluster reassign orders:0=1,2,0 orders:1=2,0,1
       ottla cluster reassign orders --replication 3   # add or remove replicas
-      ottla cluster reassign --file moves.json --wait
+      ottla cluster reassign --file moves.json --wait --throttle 20000000
       ottla cluster reassign --cancel
     """
     moves = {**_read_file(file), **_parse_moves(target for target in targets if "=" in target)}
@@ -68,7 +83,16 @@ def reassign(
         raise OttlaError("--replication needs topics", "ottla cluster reassign TOPIC --replication N")
     if cancel and (moves or replication is not None):
         raise OttlaError("--cancel excludes new moves", "cancel first, then start the new ones")
+    if unthrottle and (targets or file is not None or cancel or throttle is not None):
+        raise OttlaError("--unthrottle excludes everything else", UNTHROTTLE)
+    if throttle is not None and not moves and replication is None:
+        raise OttlaError(
+            "--throttle needs something to move", f"ottla cluster reassign {EXAMPLE} --throttle {throttle}"
+        )
     with open_admin(bootstrap) as admin:
+        if unthrottle:
+            _unthrottle(admin, as_json)
+            return
         if cancel:
             _cancel(admin, names, as_json)
             return
@@ -87,11 +111,12 @@ def reassign(
                 last = sum(each.topic == partition.topic for each in known) - 1
                 raise OttlaError(f"there is no partition {partition}", f"topic {partition.topic} has 0 to {last}")
         plans.check_brokers(moves, {*racks, *state.down})
-        _carry_out(admin, state, moves, dry_run=dry_run, wait=wait, as_json=as_json)
+        _carry_out(admin, state, moves, throttle=throttle, dry_run=dry_run, wait=wait, as_json=as_json)
 
 
 def drain(
     broker: Annotated[int, typer.Argument(metavar="BROKER", help="Id of the broker.")],
+    throttle: Throttle = None,
     dry_run: DryRun = False,
     wait: Wait = True,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -115,7 +140,7 @@ def drain(
             raise OttlaError(f"there is no broker {broker}", f"the brokers are {known}")
         racks = {node.node_id: node.rack for node in state.description.brokers}
         moves = plans.drain(state.topics, racks, broker)
-        _carry_out(admin, state, moves, dry_run=dry_run, wait=wait, as_json=as_json)
+        _carry_out(admin, state, moves, throttle=throttle, dry_run=dry_run, wait=wait, as_json=as_json)
         if not as_json and not dry_run and (wait or not moves):
             console().print(f"broker {broker} has no replicas; it can be stopped")
 
@@ -125,13 +150,17 @@ def _carry_out(
     state: ClusterState,
     moves: Mapping[TopicPartition, tuple[int, ...]],
     *,
+    throttle: int | None,
     dry_run: bool,
     wait: bool,
     as_json: bool,
 ) -> None:
     before = {partition: p.replicas for partition, p in state.partitions()}
     changed = sorted((partition, replicas) for partition, replicas in moves.items() if before[partition] != replicas)
+    throttled = throttled_replicas(changed, before) if throttle is not None else {}
     if not dry_run:
+        if throttle is not None and throttled:
+            set_throttle(admin, throttle, throttled)
         for start in range(0, len(changed), AT_ONCE):
             admin.alter_partition_reassignments(dict(changed[start : start + AT_ONCE]))
     if as_json:
@@ -143,6 +172,7 @@ def _carry_out(
                     for p, replicas in changed
                 ],
             }
+            | ({"throttle": throttle} if throttled else {})
         )
     elif not changed:
         console().print("nothing to move")
@@ -150,9 +180,25 @@ def _carry_out(
         print_table(["partition", "from", "to"], [[str(p), list(before[p]), list(replicas)] for p, replicas in changed])
         shown = plural(len(changed), "partition")
         console().print(f"{shown} would be moved" if dry_run else f"moving {shown} (see: ottla cluster watch)")
+        if throttled and not dry_run:
+            end = "if you do not wait for the end, remove the limit then" if wait else "remove the limit at the end"
+            console().print(f"each broker copies at most {throttle:,} bytes/s; {end}: {UNTHROTTLE}")
     if wait and changed and not dry_run:
         moved = {partition for partition, _ in changed}
         watch_until(admin, lambda now: not moved & now.reassignments.keys(), is_silent=as_json)
+        if throttled:
+            remove_throttle(admin, throttled)
+            if not as_json:
+                console().print("removed the limit")
+
+
+def _unthrottle(admin: Admin, as_json: bool) -> None:
+    topics = throttled_topics(admin, [topic.name for topic in read_state(admin).topics])
+    remove_throttle(admin, topics)
+    if as_json:
+        print_json({"unthrottled": topics})
+    else:
+        console().print(f"replicas are copied without a limit; {plural(len(topics), 'topic')} had one")
 
 
 def _cancel(admin: Admin, names: list[str], as_json: bool) -> None:
