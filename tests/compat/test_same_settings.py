@@ -109,8 +109,9 @@ def test_chosen_settings_in_every_version(same: Any, version: int) -> None:
 def test_broker_settings_are_a_subset_of_kafkas(sides: list[Side]) -> None:
     ours, theirs = (entries(describe(side, BROKER, str(side.node_id))) for side in sides)
     unknown = {name for name in ours if name not in theirs and not name.startswith("ottla.")}
-    # Apache Kafka has this one but does not show it.
+    # Apache Kafka has these but does not show them.
     unknown.discard("producer.id.expiration.check.interval.ms")
+    unknown -= {"follower.replication.throttled.rate", "leader.replication.throttled.rate"}
     assert not unknown, f"Apache Kafka 4.3 has no such broker settings: {sorted(unknown)}"
     common = [name for name in ours if name in theirs]
     assert len(common) > 80
@@ -204,6 +205,10 @@ def test_changes_are_made_and_rejected_the_same(same: Any) -> None:
             alter(side, TOPIC, name, (SET, "local.retention.bytes", "1000")),
             alter(side, TOPIC, name, (SET, "leader.replication.throttled.replicas", "none")),
             alter(side, TOPIC, name, (SET, "follower.replication.throttled.replicas", "0:1, 1:1")),
+            alter(side, BROKER, "", (SET, "leader.replication.throttled.rate", "5000000")),
+            alter(side, BROKER, "", (SET, "follower.replication.throttled.rate", "five")),
+            alter(side, BROKER, "", (SET, "follower.replication.throttled.rate", "-1")),
+            alter(side, BROKER, "", (DELETE, "leader.replication.throttled.rate", None)),
             alter(side, 77, "x", (SET, "a", "b")),
             alter(side, GROUP, "", (SET, "consumer.session.timeout.ms", "50000")),
             alter(side, GROUP, "g", (SET, "no.such", "1")),
