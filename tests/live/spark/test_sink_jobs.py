@@ -12,7 +12,7 @@ from ottla.spark.sink.driver import Batch
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.tasks import Place, Written
 from tests.support.waiting import eventually
-from tests.support.worlds.sink_stage import SinkRun, SinkStage
+from tests.support.worlds.sink_stage import SinkRun, SinkStage, end_drivers
 
 _runs = itertools.count(1)
 
@@ -21,7 +21,7 @@ class Job(SinkRun):
     """One start of a batch write."""
 
     def __init__(self, stage: SinkStage, job: str) -> None:
-        sink_driver.drivers.clear()
+        end_drivers()
         super().__init__(stage, job, f"job-run-{next(_runs)}")
 
     def place(self, batch: int, task: int) -> Place:

@@ -30,6 +30,13 @@ PARTITIONS = 2
 _numbers = itertools.count(1)
 
 
+def end_drivers() -> None:
+    """The driver's process ends: it sends nothing more, and its transactions stay as they are."""
+    for driver in sink_driver.drivers.values():
+        run(driver.close())
+    sink_driver.drivers.clear()
+
+
 class SinkStage:
     """One query that writes to its own topic, and a reader of that topic."""
 
@@ -46,7 +53,7 @@ class SinkStage:
 
     def start(self, query: str | None = None) -> "SinkRun":
         """Starts the query (again): every process is new."""
-        sink_driver.drivers.clear()
+        end_drivers()
         return SinkRun(self, query or self.query, f"run-{next(_numbers)}")
 
     def read(self, isolation_level: str = "read_committed") -> list[str]:
@@ -93,7 +100,7 @@ class SinkRun:
 
     def for_each_batch(self) -> "SinkRun":
         """One write of this run inside foreachBatch. Each may commit in another process."""
-        sink_driver.drivers.clear()
+        end_drivers()
         return SinkRun(self.stage, self.query, self.name, f"call-{next(_numbers)}")
 
     def write(self, batch: int, task: int, values: Sequence[str]) -> Written:
@@ -114,7 +121,7 @@ class SinkRun:
         """The driver writes its decision and commits nothing."""
         driver = sink_driver.driver(self.stage.options, self.stage.sink)
         plan = run(driver.decide(self._batch(batch, written)))
-        sink_driver.drivers.clear()
+        end_drivers()
         return plan
 
     def place(self, batch: int, task: int) -> Place:
