@@ -1,1 +1,1 @@
-"""`ottla demo`: an exactly-once pipeline on Spark whose driver is killed halfway, and the proof of its output."""
+"""`ottla demo`: an exactly-once pipeline on Spark whose parts are killed, and the proof of its output."""

@@ -34,13 +34,15 @@ class DemoCluster:
         self._say = say
         self._victim: int | None = None
         self._is_back = False
+        self._killed_at = 0.0
         self._elected_after_s: float | None = None
 
     def on_progress(self, done: float, topics: Sequence[str]) -> None:
         """`done` is the finished fraction of the work, from 0 to 1."""
         if self._victim is None and done >= KILL_AT:
-            self._kill(topics)
-        elif self._victim is not None and not self._is_back and done >= RESTART_AT:
+            self._say(f"kill -9 {self.kill(topics)}", "bold red")
+            self.await_leaders(topics)
+        elif done >= RESTART_AT:
             self.restart()
 
     def story(self) -> dict[str, Any]:
@@ -51,20 +53,26 @@ class DemoCluster:
             "new_leaders_after_s": round(elected, 3) if elected is not None else None,
         }
 
-    def _kill(self, topics: Sequence[str]) -> None:
-        with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+    def kill(self, topics: Sequence[str]) -> str:
+        """Kills the broker that leads most partitions of the topics, and returns which one that is."""
+        with self._admin() as admin:
             leaders = _leaders(admin, topics)
-            self._victim = victim = Counter(leaders).most_common(1)[0][0]
-            led = leaders.count(victim)
-            pid = self._cluster[victim].pid
-            self._say(f"kill -9 {pid}: broker {victim}, which leads {led} of {len(leaders)} partitions", "bold red")
-            self._cluster.kill(victim)
-            killed_at = monotonic()
-            while victim in (leaders := _leaders(admin, topics)) or -1 in leaders:
-                if monotonic() - killed_at > PATIENCE_S:
+        self._victim = victim = Counter(leaders).most_common(1)[0][0]
+        pid = self._cluster[victim].pid
+        self._cluster.kill(victim)
+        self._killed_at = monotonic()
+        return f"{pid}: broker {victim}, which leads {leaders.count(victim)} of {len(leaders)} partitions"
+
+    def await_leaders(self, topics: Sequence[str]) -> None:
+        """Waits until every partition has a leader that runs. Later calls do nothing."""
+        if self._elected_after_s is not None:
+            return
+        with self._admin() as admin:
+            while self._victim in (leaders := _leaders(admin, topics)) or -1 in leaders:
+                if monotonic() - self._killed_at > PATIENCE_S:
                     raise OttlaError(f"no new leaders within {PATIENCE_S:.0f} s", "this is a bug, please report it")
                 time.sleep(POLL_S)
-            self._elected_after_s = monotonic() - killed_at
+        self._elected_after_s = monotonic() - self._killed_at
         self._say(f"its partitions have new leaders after {self._elected_after_s * 1000:.0f} ms", "bold green")
 
     def restart(self) -> None:
@@ -77,6 +85,9 @@ class DemoCluster:
         self._say(
             f"broker {self._victim} is back after {(monotonic() - started) * 1000:.0f} ms and catches up", "default"
         )
+
+    def _admin(self) -> Admin:
+        return Admin({"bootstrap.servers": self.bootstrap})
 
     def memory_bytes(self) -> int:
         """Resident memory of the running brokers."""

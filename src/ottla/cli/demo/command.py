@@ -2,16 +2,17 @@
 
 import contextlib
 import logging
+import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.demo.kills import BROKER_AWAY_S, Kill, Kills, Watch, strike_worker
+from ottla.cli.demo.kills import BROKER_AWAY_S, Hold, Kill, Kills, Watch, strike_workers
 from ottla.cli.demo.proof import Proof, print_proofs, prove
 from ottla.cli.demo.shop import (
     ENRICHED,
@@ -38,12 +39,11 @@ if TYPE_CHECKING:
     from ottla.cli.demo.cluster import DemoCluster
 
 PARTITIONS = 4
-WORKER_AT, BROKER_AT, DRIVER_AT = 0.1, 0.25, 0.4
-"""The fractions of the orders after which a Python worker, the broker and the driver are killed."""
-BATCHES = 10
-"""Minimum number of batches, so that each kill hits a batch in the middle of the run."""
-MASTER = "local[*,4]"
-"""This machine; a failed task is attempted again, as on a cluster."""
+BATCHES = 6
+"""Minimum number of batches: one before the kills, one for each kill, and more afterwards."""
+MASTER = f"local[{max(2, os.cpu_count() or 1)},4]"
+"""This machine; a failed task is attempted again, as on a cluster. At a kill, two tasks are held."""
+TOPICS = (ORDERS, ENRICHED, REVENUE, PLAIN)
 QUERIES = ("enriched", "revenue", "at-least-once")
 LIMIT_S = 600
 JOIN_S = 10
@@ -56,7 +56,7 @@ HELD_BACK_FROM = 0.8
 
 
 def demo(
-    count: Annotated[int, typer.Option("--orders", "-n", metavar="N", min=1_000, help="Number of orders.")] = 120_000,
+    count: Annotated[int, typer.Option("--orders", "-n", metavar="N", min=1_000, help="Number of orders.")] = 60_000,
     rate: Annotated[int, typer.Option("--rate", metavar="N", min=100, help="Orders per second.")] = 10_000,
     master: Annotated[
         str | None, typer.Option("--master", metavar="URL", help="Spark master. Default: this machine.")
@@ -93,11 +93,14 @@ def demo(
     """Run an exactly-once pipeline on Spark, kill everything, verify the output.
 
     Produces orders to a topic; the pipeline joins them with prices and sums
-    the revenue in windows. A Python worker of Spark, the broker and Spark's
-    driver are killed with kill -9, each in the middle of a batch. At the end
-    every order must be counted exactly once; next to it is an at-least-once
-    output with its duplicates. Takes less than 2 minutes. With --brokers, a
-    broker that leads partitions is killed instead of the only one.
+    the revenue in windows. Python workers of Spark, the broker and Spark's
+    driver are killed with kill -9, each when rows of a batch are written and
+    not yet committed; failpoints hold the tasks there. At the end every order
+    must be counted exactly once. Next to it are the rows that the kills left
+    behind, which no read_committed consumer ever sees, and an at-least-once
+    output with its duplicates. Takes less than 2 minutes on two idle cores.
+    With --brokers, the broker that leads most partitions is killed instead of
+    the only one.
 
     \b
     Examples:
@@ -214,7 +217,7 @@ class Show:
         self._produced = self._done = 0
         self._production_failed: str | None = None
         self._closed = False
-        self._driver_kill = Kill("driver", DRIVER_AT, self._strike_driver)
+        self._driver_kill = Kill("driver", self._strike_driver)
         self._is_replaced = False
         self._broker_since: float | None = None
         self._stop_producing = threading.Event()
@@ -239,12 +242,18 @@ class Show:
             on_tick=self._on_tick,
         )
         producing = threading.Thread(target=self._produce, name="orders", daemon=True)
-        watch = Watch(self._bootstrap, PARTITIONS)
-        self._watch, self._kills = watch, Kills(self._planned(), watch, self._view.say)
-        with state.lock(made.name) as lock, contextlib.closing(watch):
+        watch = Watch(self._bootstrap, PARTITIONS, self._place / "checkpoint")
+        with (
+            state.lock(made.name) as lock,
+            contextlib.closing(watch),
+            tempfile.TemporaryDirectory(prefix="ottla-demo-") as directory,
+        ):
+            hold = Hold(Path(directory))
+            self._kills = Kills(self._planned(), hold, watch, self._view.say)
             producing.start()
             try:
-                failure = self._supervisor.run(lock)
+                with hold.installed():
+                    failure = self._supervisor.run(lock)
             finally:
                 self._stop_producing.set()
                 producing.join(JOIN_S)
@@ -271,7 +280,7 @@ class Show:
         file.write_text(pipeline_text(self._per_batch))
         with Admin({"bootstrap.servers": self._bootstrap}) as admin:
             there = {topic.name for topic in admin.list_topics()}
-            for topic in (ORDERS, ENRICHED, REVENUE, PLAIN):
+            for topic in TOPICS:
                 if topic in there:
                     raise OttlaError(
                         f"topic {topic} already exists on {self._bootstrap}",
@@ -286,16 +295,14 @@ class Show:
     # Killing
 
     def _planned(self) -> list[Kill]:
-        kills = [Kill("worker", WORKER_AT, self._strike_worker)]
+        kills = [Kill("worker", strike_workers)]
         if self._broker is not None:
-            kills.append(Kill("broker", BROKER_AT, self._strike_broker, self._start_broker))
+            kills.append(Kill("broker", self._strike_broker, self._start_broker))
+        if self._cluster is not None:
+            kills.append(Kill("broker", self._strike_leader, self._await_leaders))
         return [*kills, self._driver_kill]
 
-    def _strike_worker(self) -> str | None:
-        driver = self._supervisor.driver
-        return strike_worker(driver.process.pid) if driver is not None else None
-
-    def _strike_broker(self) -> str | None:
+    def _strike_broker(self, held: Sequence[int]) -> str | None:
         assert self._broker is not None
         pid = self._broker.pid
         self._broker.kill()
@@ -311,11 +318,21 @@ class Show:
         self._broker.start()
         return f"the broker is started again on its data, in {(monotonic() - started) * 1000:.0f} ms"
 
-    def _strike_driver(self) -> str | None:
+    def _strike_leader(self, held: Sequence[int]) -> str | None:
+        assert self._cluster is not None
+        return self._cluster.kill(TOPICS)
+
+    def _await_leaders(self) -> str | None:
+        assert self._cluster is not None
+        self._cluster.await_leaders(TOPICS)
+        return None
+
+    def _strike_driver(self, held: Sequence[int]) -> str | None:
         driver = self._supervisor.driver
         if driver is None:
             return None
         driver.kill()
+        strike_workers(held)  # they end with the driver, but not at once
         self._view.note("driver killed")
         return f"{driver.process.pid}: the Spark driver"
 
@@ -368,15 +385,12 @@ class Show:
             self._view.note("restarting the driver")
             self._view.say(f"supervisor: {event['cause']}; restarting in {event['delay_s']:.0f} s")
         elif kind == "batch":
-            self._after_batch(event["batch"], state)
+            self._after_batch(event["batch"])
 
-    def _after_batch(self, batch: dict[str, Any], state: Any) -> None:
+    def _after_batch(self, batch: dict[str, Any]) -> None:
         self._view.batch(batch)
-        is_of_the_killed = self._driver_kill.killed_at is not None and not self._is_replaced
-        if batch["query"] == "enriched" and not is_of_the_killed:
-            self._kills.on_batch()
-        elif batch["query"] == "at-least-once":
-            self._watch.on_plain_batch()
+        if batch["query"] == "enriched":
+            self._kills.on_batch(batch["batch_id"])
 
     def _on_tick(self, state: Any) -> None:
         self._view.progress(self._produced, self._processed("enriched", state))
@@ -386,11 +400,11 @@ class Show:
             raise CommandError(
                 f"the demo did not finish within {LIMIT_S} s", "on a slow or busy machine try --orders 50000"
             )
-        if self._cluster is not None:
-            processed = self._processed("enriched", state)
-            self._cluster.on_progress(processed / self._count, (ORDERS, ENRICHED, REVENUE, PLAIN))
-        self._done = self._processed("enriched", state)
-        self._kills.on_tick(self._done / self._count)
+        if self._cluster is not None and any(kill.name == "broker" and kill.is_over for kill in self._kills.kills):
+            self._cluster.restart()
+        # If one of the two is held, the other one needs orders until it is held, too.
+        self._done = max(self._processed("enriched", state), self._processed("at-least-once", state))
+        self._kills.on_tick()
         is_done = self._produced >= self._count <= min(self._processed(name, state) for name in QUERIES)
         if is_done:
             self._kills.give_up()

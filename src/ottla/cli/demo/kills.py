@@ -1,11 +1,12 @@
-"""The kills of the demo, one after the other, each in the middle of a batch, and what each of them left behind."""
+"""The kills of the demo, one after the other, each between writing and committing, and what each left behind."""
 
+import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from ottla.cli.demo.shop import ENRICHED, PLAIN
 from ottla.cli.output import count
@@ -15,12 +16,9 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 
-BOTH_S, ARMED_S = 10.0, 60.0
-"""How long to wait for a batch to kill something in: one in which both outputs are being written, and any."""
-LAST_CHANCE = 0.9
-"""From this fraction of the orders on, there may be no further batch."""
+HELD_S = 60.0
+"""How long to wait until a task of each output is held. Tasks on other machines cannot be held."""
 BROKER_AWAY_S = 1.0
-DAEMON = "pyspark.daemon"
 
 
 class Say(Protocol):
@@ -29,62 +27,101 @@ class Say(Protocol):
     def __call__(self, text: str, style: str = "default", /) -> None: ...
 
 
-class Written(NamedTuple):
-    """Rows in the topics that no finished batch contains."""
+class Hold:
+    """Holds one task of each output when it has written its rows: in a failpoint of the sink.
 
-    hidden: int
-    """In open transactions of the exactly-once output: only read_uncommitted consumers see them."""
-    visible: int
-    """Of the at-least-once output: everybody sees them, and a repeated batch writes them again."""
+    Without it the demo would have to be lucky: a batch is between writing and committing for milliseconds.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._reached = {ENRICHED: directory / "held-exactly-once", PLAIN: directory / "held-at-least-once"}
+        self.release()
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        """Within this block, drivers and their workers are started with the failpoints."""
+        from ottla.spark.sink.failpoints import VARIABLE
+
+        before = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = ",".join(
+            f"{place}@{topic}:stop:{self._reached[topic]}"
+            for place, topic in (("after-prepare", ENRICHED), ("after-store", PLAIN))
+        )
+        try:
+            yield
+        finally:
+            del os.environ[VARIABLE]
+            if before is not None:
+                os.environ[VARIABLE] = before
+
+    def arm(self) -> None:
+        """The next task of each output is held. A failpoint whose file exists has happened, so the files go."""
+        for path in self._reached.values():
+            Path(f"{path}.go").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+    def held(self) -> list[int]:
+        """The processes of the tasks that are held: of none, one or both outputs."""
+        found = (path.read_text() for path in self._reached.values() if path.exists())
+        return [int(pid) for pid in found if pid]
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.held()) == len(self._reached)
+
+    def release(self) -> None:
+        """Tasks that are held continue, and no other is held."""
+        for path in self._reached.values():
+            path.touch()
+            Path(f"{path}.go").touch()
 
 
 class Watch:
-    """Looks at the output topics while batches are being written."""
+    """Looks at the exactly-once output while a batch is being written."""
 
-    def __init__(self, bootstrap: str, partitions: int) -> None:
+    def __init__(self, bootstrap: str, partitions: int, checkpoint: Path) -> None:
         self._admin = Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": "2000"})
         self._enriched = [TopicPartition(ENRICHED, index) for index in range(partitions)]
-        self._plain = [TopicPartition(PLAIN, index) for index in range(partitions)]
-        self._finished = 0
+        self._batches = checkpoint / "enriched" / "offsets"
 
-    def look(self) -> Written | None:
-        """None if the broker does not answer."""
+    def hidden(self) -> int | None:
+        """Rows in open transactions: only read_uncommitted consumers see them. None if the broker does not answer."""
         try:
-            hidden = self._end(self._enriched) - self._end(self._enriched, "read_committed")
-            return Written(hidden, self._end(self._plain) - self._finished)
+            return self._end("read_uncommitted") - self._end("read_committed")
         except KafkaError:
             return None
 
-    def on_plain_batch(self) -> None:
-        """The at-least-once query has finished a batch: what is in its topic now is not written again."""
+    def batch(self) -> int:
+        """The batch in progress: Spark stores its offsets before it starts. -1 before the first one."""
         try:
-            self._finished = self._end(self._plain)
-        except KafkaError:
-            return
+            return max((int(file.name) for file in self._batches.iterdir() if file.name.isdigit()), default=-1)
+        except OSError:
+            return -1
 
     def close(self) -> None:
         self._admin.close()
 
-    def _end(self, partitions: list[TopicPartition], isolation_level: str = "read_uncommitted") -> int:
-        found = self._admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level=isolation_level)
+    def _end(self, isolation_level: str) -> int:
+        found = self._admin.list_offsets(dict.fromkeys(self._enriched, LATEST), isolation_level=isolation_level)
         return sum(place.offset for place in found.values() if place is not None)
 
 
 @dataclass
 class Kill:
-    """One kill: when it is due, and what became of it."""
+    """One kill, and what became of it."""
 
     name: str
-    at: float
-    """The fraction of the orders after which it is due."""
-    strike: Callable[[], str | None]
-    """Kills, and returns what it killed; None if that was not possible."""
+    strike: Callable[[Sequence[int]], str | None]
+    """Kills, and returns what it killed; None if that was not possible. Given are the processes that are held."""
     raise_again: Callable[[], str | None] = lambda: None
     """Called every moment after the kill; returns a text once, when it has started again what was killed."""
     armed_at: float | None = None
     killed_at: float | None = None
     back_after_s: float | None = None
-    left: Written | None = None
+    left: int | None = None
+    """Rows of the exactly-once output in open transactions at the moment of the kill."""
+    batch: int = -1
+    """The batch in progress at that moment."""
     is_impossible: bool = False
 
     @property
@@ -94,17 +131,18 @@ class Kill:
     def document(self) -> dict[str, Any]:
         return {
             "killed": self.name,
+            "batch": self.batch,
+            "left_uncommitted": self.left,
             "back_after_s": round(self.back_after_s, 1) if self.back_after_s is not None else None,
-            "left_hidden": self.left.hidden if self.left is not None else None,
-            "left_visible": self.left.visible if self.left is not None else None,
         }
 
 
 class Kills:
-    """Performs the kills in order. The next one is due when the work goes on after the one before."""
+    """Performs the kills in order: the first after the first batch, the next when the work goes on after the last."""
 
-    def __init__(self, kills: list[Kill], watch: Watch, say: Say) -> None:
+    def __init__(self, kills: list[Kill], hold: Hold, watch: Watch, say: Say) -> None:
         self.kills = kills
+        self._hold = hold
         self._watch = watch
         self._say = say
 
@@ -116,96 +154,65 @@ class Kills:
     def are_over(self) -> bool:
         return self.current is None
 
-    def on_tick(self, done: float) -> None:
-        """`done` is the finished fraction of the work."""
+    def on_tick(self) -> None:
         kill = self.current
-        if kill is None:
+        if kill is None or kill.armed_at is None:
             return
         if kill.killed_at is not None:
             text = kill.raise_again()
             if text is not None:
                 self._say(text)
-        elif done >= kill.at:
-            kill.armed_at = kill.armed_at if kill.armed_at is not None else monotonic()
-            written, waited_s = self._watch.look(), monotonic() - kill.armed_at
-            is_in_batch = written is not None and written.hidden > 0 and (written.visible > 0 or waited_s > BOTH_S)
-            if is_in_batch or waited_s > ARMED_S or done >= LAST_CHANCE:
-                self._strike(kill, written, "in the middle of a batch" if is_in_batch else "between two batches")
+        elif self._hold.is_complete or monotonic() - kill.armed_at > HELD_S:
+            self._strike(kill)
 
-    def _strike(self, kill: Kill, written: Written | None, when: str) -> None:
-        what = kill.strike()
-        if what is None:
-            kill.is_impossible = True
-            return
-        kill.killed_at = monotonic()
-        self._say(f"kill -9 {what}, {when}", "bold red")
-        kill.left = self._watch.look() or written  # without a broker: what was seen last
-        if kill.left is not None and kill.left.hidden > 0:
-            hidden, visible = count(kill.left.hidden), count(max(0, kill.left.visible))
-            self._say(
-                f"left behind: {hidden} rows of {ENRICHED} in open transactions, visible to read_uncommitted only; "
-                f"{visible} rows of {PLAIN}, visible to all"
-            )
+    def on_batch(self, batch: int) -> None:
+        """A batch of the exactly-once output was committed."""
+        kill = self.current
+        if kill is not None and kill.killed_at is not None and batch >= kill.batch:
+            kill.back_after_s = monotonic() - kill.killed_at
+            self._say(f"recovered: batch {batch} was committed {kill.back_after_s:.1f} s after the kill", "bold green")
+        self._arm()
 
     def give_up(self) -> None:
         """There is no work left to kill anything in."""
         for kill in self.kills:
             if not kill.is_over:
                 kill.is_impossible = True
+        self._hold.release()
 
-    def on_batch(self) -> None:
-        """A batch of the exactly-once output was committed."""
+    def _arm(self) -> None:
         kill = self.current
-        if kill is not None and kill.killed_at is not None and kill.back_after_s is None:
-            kill.back_after_s = monotonic() - kill.killed_at
-            self._say(f"recovered: a batch was committed {kill.back_after_s:.1f} s after the kill", "bold green")
+        if kill is not None and kill.armed_at is None:
+            kill.armed_at = monotonic()
+            self._hold.arm()
+
+    def _strike(self, kill: Kill) -> None:
+        held = self._hold.held()
+        kill.left, kill.batch = self._watch.hidden(), self._watch.batch()
+        what = kill.strike(held)
+        kill.is_impossible = what is None
+        if what is not None:
+            kill.killed_at = monotonic()
+            when = f"batch {kill.batch} is written and not committed" if held else "no batch could be held"
+            self._say(f"kill -9 {what}; {when}", "bold red")
+            if kill.left:
+                self._say(
+                    f"left behind: {count(kill.left)} rows of {ENRICHED} that only read_uncommitted consumers see; "
+                    f"those of {PLAIN} are visible to all"
+                )
+        self._hold.release()
+        if what is None:
+            self._arm()
 
 
 # --- what is killed -------------------------------------------------------------------------------------------
 
 
-def strike_worker(driver_pid: int) -> str | None:
-    """Kills the busiest of Spark's Python workers below a driver."""
-    workers = python_workers(driver_pid)
-    if not workers:
+def strike_workers(pids: Sequence[int]) -> str | None:
+    """Kills Spark's Python workers that are held."""
+    if not pids:
         return None
-    pid = max(workers, key=lambda pid: workers[pid])
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return None
-    return f"{pid}: a Python worker of Spark"
-
-
-def python_workers(root: int) -> dict[int, int]:
-    """Spark's Python workers below a process, with the CPU time they have used. Empty without /proc.
-
-    A daemon forks them, so they have the daemon's command line.
-    """
-    parents: dict[int, int] = {}
-    spent: dict[int, int] = {}
-    daemons: set[int] = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-            command = (path.parent / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue  # it has just ended
-        pid = int(path.parent.name)
-        parents[pid], spent[pid] = int(fields[1]), int(fields[11]) + int(fields[12])
-        if DAEMON in command and "pyspark.worker" in command:
-            daemons.add(pid)
-    return {pid: spent[pid] for pid in daemons if parents[pid] in daemons and is_below(root, pid, parents)}
-
-
-def is_below(root: int, pid: int, parents: dict[int, int]) -> bool:
-    """Whether a process descends from another.
-
-    >>> is_below(1, 3, {3: 2, 2: 1})
-    True
-    """
-    while pid in parents:
-        pid = parents[pid]
-        if pid == root:
-            return True
-    return False
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return f"{' '.join(map(str, pids))}: a Python worker of Spark for each output"

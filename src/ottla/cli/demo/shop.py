@@ -66,6 +66,8 @@ guarantee: exactly-once
 checkpoint: checkpoint
 spark:
   spark.sql.shuffle.partitions: 2
+  spark.sql.codegen.wholeStage: false
+  spark.ui.enabled: false
   spark.driver.extraJavaOptions: -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 """
 

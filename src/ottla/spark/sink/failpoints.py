@@ -1,7 +1,8 @@
-"""Named places in the sink where a test can stop, fail or kill it. No-ops unless OTTLA_FAILPOINT is set.
+"""Named places in the sink where a test or the demo can stop, fail or kill it. No-ops unless OTTLA_FAILPOINT is set.
 
 `OTTLA_FAILPOINT=after-decision:stop:/tmp/reached` makes the first process that reaches that place create the file
-/tmp/reached and wait there until it is killed or the file /tmp/reached.go exists. The actions:
+/tmp/reached with its process id and wait there until it is killed or the file /tmp/reached.go exists. In a task,
+`after-prepare@orders:stop:...` means only a sink that writes to the topic `orders`. The actions:
 
     stop            blocks the calling thread
     hold            suspends the calling coroutine only; everything else in the process continues
@@ -9,7 +10,8 @@
     kill            kills the process
     kill-executor   kills the JVM that the Python worker belongs to
 
-Several are separated by commas. Each happens once: its file marks that it did. The sink calls these functions
+Several are separated by commas. Each happens once: its file marks that it did, and removing the file makes it happen
+again. The sink calls these functions
 unconditionally: it has no separate code path for tests.
 """
 
@@ -19,15 +21,16 @@ import signal
 import threading
 from collections.abc import Iterator
 
+VARIABLE = "OTTLA_FAILPOINT"
 LONGEST_STOP_S = 600
 """How long to block: another driver may have to start and finish its work meanwhile."""
 POLL_S = 0.05
 BLOCKING_ACTIONS = ("stop", "fail", "kill", "kill-executor")
 
 
-def failpoint(place: str) -> None:
-    """Marks a place in code that runs in a thread."""
-    for action, path in _taken(place, BLOCKING_ACTIONS):
+def failpoint(place: str, topic: str | None = None) -> None:
+    """Marks a place in code that runs in a thread, and the topic that is written there."""
+    for action, path in _taken(place, BLOCKING_ACTIONS, topic):
         _act(action, path, place)
 
 
@@ -43,19 +46,21 @@ async def async_failpoint(place: str) -> None:
             await asyncio.sleep(POLL_S)
 
 
-def _taken(place: str, actions: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _taken(place: str, actions: tuple[str, ...], topic: str | None = None) -> Iterator[tuple[str, str]]:
     """The actions that are set for this place and have not happened yet; each is marked as happened."""
-    configured = os.environ.get("OTTLA_FAILPOINT")
+    configured = os.environ.get(VARIABLE)
     for wanted in configured.split(",") if configured else ():
         name, action, path = wanted.split(":", 2)
-        if name != place:
+        if name not in (place, f"{place}@{topic}"):
             continue
         if action not in actions:
             raise ValueError(f"OTTLA_FAILPOINT: unknown action {action} at {place} (known: {', '.join(actions)})")
         try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
             continue  # it has happened
+        os.write(file, str(os.getpid()).encode())
+        os.close(file)
         yield action, path
 
 

@@ -216,7 +216,7 @@ def write_part(
                 run(clients(options).refuse_former(names, place.run))
             raise explained(error, options) from error
         raise
-    failpoint("after-prepare")
+    failpoint("after-prepare", options.topic)
     put_aside(producer, options)
     part = Part(task, prepared.producer_id, prepared.producer_epoch, rows.digest)
     return Written(state, part, rows=rows.count, opened_ms=opened_ms, prepared_ms=system_clock())
@@ -248,6 +248,7 @@ def write_at_least_once(options: "SinkOptions", rows: Rows) -> Written:
         producer.flush()
         for sent in waiting:
             sent.result()
+        failpoint("after-store", options.topic)
     except BaseException as error:
         producer.close(timeout_ms=0)  # a producer that failed is not used again
         if isinstance(error, KafkaError):
