@@ -215,4 +215,5 @@ def strike_workers(pids: Sequence[int]) -> str | None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return f"{' '.join(map(str, pids))}: a Python worker of Spark for each output"
+    workers = "two Python workers" if len(pids) > 1 else "a Python worker"
+    return f"{' '.join(map(str, pids))}: {workers} of Spark"
