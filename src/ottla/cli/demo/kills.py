@@ -197,8 +197,7 @@ class Kills:
             self._say(f"kill -9 {what}; {when}", "bold red")
             if kill.left:
                 self._say(
-                    f"left behind: {count(kill.left)} rows of {ENRICHED} that only read_uncommitted consumers see; "
-                    f"those of {PLAIN} are visible to all"
+                    f"left behind: {count(kill.left)} rows of {ENRICHED} that only read_uncommitted consumers see"
                 )
         self._hold.release()
         if what is None:

@@ -158,14 +158,16 @@ def print_proofs(proofs: list[Proof]) -> None:
         ("wrong", lambda proof: _fault(proof.wrong)),
         ("expected sum", lambda proof: f"{proof.expected_cents / 100:,.2f}"),
         ("found sum", lambda proof: Text(f"{proof.found_cents / 100:,.2f}", style=_verdict(proof))),
-        ("read_uncommitted", lambda proof: f"+{count(proof.never_seen)} rows" if proof.never_seen else ""),
+        ("never committed", lambda proof: f"+{count(proof.never_seen)} rows" if proof.never_seen else ""),
     ]
     outputs = [proof.output for proof in proofs]
     rows = [[name, *(cell(proof) for proof in proofs)] for name, cell in lines]
     print_table(["", *outputs], rows, right=outputs)
     if any(proof.never_seen for proof in proofs):
         console().print(
-            "read_uncommitted: rows of killed attempts, which read_committed consumers never see", style="dim"
+            "never committed: left behind by killed attempts; read_uncommitted consumers see these rows,\n"
+            "read_committed consumers never do",
+            style="dim",
         )
 
 
