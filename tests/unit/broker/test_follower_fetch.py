@@ -199,6 +199,23 @@ def test_a_higher_watermark_is_told_a_little_later_if_there_are_no_records(world
     assert not follower.waits({}).is_answered, "it knows everything now"
 
 
+def test_a_follower_that_asks_again_is_told_the_high_watermark_again(world: DataWorld) -> None:
+    """It ignores the answer to its last request, because that one asked something else: whatever that answer said, it
+    does not know it."""
+    world.topic("orders", partitions=1, replicas=(0, 1, 2))
+    follower = FollowerSession(world)
+    follower.start(1)
+    world.append("orders", "a")
+    assert values_in(follower.fetch({0: 0})[0]) == ["a"]
+    ignored = follower.waits({0: 1})
+    world.replicas.follower_fetched(world.replica("orders"), 2, 1, 0, 1)
+    again = follower.waits({0: 1})
+    assert ignored.is_answered
+    assert partitions_of(ignored.answer())[0].high_watermark == 1
+    world.wait(500)
+    assert partitions_of(again.answer())[0].high_watermark == 1
+
+
 def test_what_did_not_fit_is_answered_next(world: DataWorld) -> None:
     world.topic("orders", partitions=3, replicas=(0, 1))
     follower = FollowerSession(world)

@@ -110,6 +110,8 @@ class FetchSession:
                 if self.watch is not None:
                     self.watch.news[known] = None
                     known.is_sent = False
+                    # A follower ignores the answer to the request before it, so it may not know what that one said.
+                    known.high_watermark = -1
         for topic in request.forgotten_topics_data:
             key = topic.topic_id if self.uses_topic_ids else topic.topic
             for index in topic.partitions:
