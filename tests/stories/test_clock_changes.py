@@ -22,6 +22,12 @@ async def begun(world: World, transactional_id: str = "t1", timeout_ms: int = 60
     return producer
 
 
+async def abandoned(world: World, timeout_ms: int = 60_000) -> None:
+    """An open transaction of one record, whose producer died."""
+    producer = await begun(world, timeout_ms=timeout_ms)
+    await producer.close(timeout_ms=0)
+
+
 async def is_open(world: World) -> bool:
     """Whether an open transaction keeps the record after it from readers of committed records."""
     async with world.consumer(isolation_level="read_committed") as consumer:
@@ -32,7 +38,7 @@ async def is_open(world: World) -> bool:
 @CHANGES
 def test_a_transaction_times_out_after_its_timeout_whatever_the_clock_says(jump_ms: int) -> None:
     async def story(world: World) -> None:
-        await begun(world)
+        await abandoned(world)
         await asyncio.sleep(20)
         world.broker_clock.jump(jump_ms)
         await asyncio.sleep(30)
@@ -47,7 +53,7 @@ def test_many_small_steps_of_the_clock_do_not_add_up() -> None:
     """A machine whose clock runs fast, and is set back by a second every minute."""
 
     async def story(world: World) -> None:
-        await begun(world, timeout_ms=900_000)
+        await abandoned(world, timeout_ms=900_000)
         for _ in range(14):
             await asyncio.sleep(60)
             world.broker_clock.jump(-1_900)
@@ -61,7 +67,7 @@ def test_many_small_steps_of_the_clock_do_not_add_up() -> None:
 @pytest.mark.parametrize(("down_s", "left_s"), [(0, 40), (15, 25)])
 def test_a_restarted_coordinator_counts_from_the_start_of_the_transaction(down_s: int, left_s: int) -> None:
     async def story(world: World) -> None:
-        await begun(world)
+        await abandoned(world)
         await asyncio.sleep(20)
         world.kill_broker()
         await asyncio.sleep(down_s)
@@ -78,7 +84,7 @@ def test_after_a_restart_with_the_clock_set_back_a_transaction_gets_its_timeout_
     """The start of the transaction is in the future: nothing is known about its age but that it is not negative."""
 
     async def story(world: World) -> None:
-        await begun(world)
+        await abandoned(world)
         await asyncio.sleep(20)
         world.kill_broker()
         world.broker_clock.jump(-DAY)
