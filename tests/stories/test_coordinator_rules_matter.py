@@ -76,7 +76,7 @@ def deliver_if_committed(
         deliver, fail = self._deliver, self._fail
         deliver(effects) if codes[0] is ErrorCode.NONE else fail(effects, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    self._replicas.when_committed([(replica, end)], 5_000, settled)
+    self._replicas.waits.when_committed([(replica, end)], 5_000, settled)
 
 
 def without_epochs_of_guards(patch: Patch) -> None:

@@ -77,7 +77,7 @@ class MarkerWriter:
         return replica, next_offset
 
     def when_committed(self, written: list[tuple[Replica, int]], reply: Callable[[list[ErrorCode]], None]) -> None:
-        self._replicas.when_committed(written, COMMIT_TIMEOUT_MS, reply)
+        self._replicas.waits.when_committed(written, COMMIT_TIMEOUT_MS, reply)
 
 
 class _Order(NamedTuple):

@@ -285,7 +285,7 @@ class CoordinatorRuntime(Generic[S]):
                 # the decision is in the log, so its events must still be delivered.
                 self._release_when_committed(hosted, effects, replica, end_offset)
 
-        self._replicas.when_committed([(replica, end_offset)], self._append_timeout_ms, settled)
+        self._replicas.waits.when_committed([(replica, end_offset)], self._append_timeout_ms, settled)
 
     def _deliver(self, effects: Effects[Any]) -> None:
         for reply in effects.replies:

@@ -1,7 +1,7 @@
-"""OWNER of this broker's replicas: their logs and the requests that wait on them. append(), commit and fetch waits.
+"""OWNER of this broker's replicas: their logs, roles and high watermarks.
 
-Everything here runs on the event loop and, except for `wait_committed`, without awaiting. The order of calls is
-therefore the order of the log; `late_appends` keeps it for appends that have to wait.
+Everything here runs on the event loop without awaiting. The order of calls is therefore the order of the log;
+`late_appends` keeps it for appends that have to wait, and `waits` has the requests that wait for a replica.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ CONFIRMATION_CHECK_SECONDS = 0.05
 """How often to look whether the metadata session is confirmed again, while commits wait for that."""
 
 
-class ReplicaManager(RequestWaits):
+class ReplicaManager:
     def __init__(
         self,
         broker_id: int,
@@ -77,9 +77,11 @@ class ReplicaManager(RequestWaits):
         self.offline: dict[TopicPartition, str] = {}
         """Partitions this broker should host but cannot open, with the reason."""
         self.late_appends = LateAppends()
+        self.waits = RequestWaits()
         self.topic_config = topic_config
         self.monotonic = log_directory.monotonic
         self._is_session_confirmed = is_session_confirmed
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._confirmation_timer: asyncio.TimerHandle | None = None
         self._watermark_timer: asyncio.TimerHandle | None = None
         self._uninformed: dict[Watch, Any] = {}
@@ -118,6 +120,7 @@ class ReplicaManager(RequestWaits):
         self.maintenance.start(self._loop)
         self._applier.start(self._loop)
         self.late_appends.start(self._loop)
+        self.waits.start(self._loop)
         if self.in_sync is not None:
             self.in_sync.start(self._loop)
 
@@ -127,7 +130,7 @@ class ReplicaManager(RequestWaits):
         self._stop_replication()
         for replica in self.replicas():
             if replica.waits is not None:
-                self._wake(replica.waits.end_fetches())
+                self.waits.wake(replica.waits.end_fetches())
 
     def _stop_replication(self) -> None:
         if self.fetchers is not None:
@@ -146,7 +149,7 @@ class ReplicaManager(RequestWaits):
         self._stop_replication()
         await self.late_appends.stop()
         for replica in self.replicas():
-            self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.waits.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         await self.maintenance.stop()
         # In a thread: with thousands of logs this takes seconds.
         await asyncio.get_running_loop().run_in_executor(None, self.log_directory.close)
@@ -289,9 +292,9 @@ class ReplicaManager(RequestWaits):
         waits = replica.waits
         if waits is not None:
             if waits.watches:
-                self._wake(waits.note(size_bytes))
+                self.waits.wake(waits.note(size_bytes))
             if waits.has_fetches(Limit.LOG_END):
-                self._wake(waits.grow(Limit.LOG_END, size_bytes))
+                self.waits.wake(waits.grow(Limit.LOG_END, size_bytes))
         self.advance(replica)
 
     def advance(self, replica: Replica) -> None:
@@ -324,11 +327,11 @@ class ReplicaManager(RequestWaits):
                 waits.note(0)
                 self._tell_watermark(waits)
             if waits.has_fetches(Limit.HIGH_WATERMARK):
-                self._wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
+                self.waits.wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
         if stable > stable_before and waits.has_fetches(Limit.LAST_STABLE_OFFSET):
-            self._wake(waits.grow(Limit.LAST_STABLE_OFFSET, max(1, decided_bytes)))
+            self.waits.wake(waits.grow(Limit.LAST_STABLE_OFFSET, max(1, decided_bytes)))
         if waits.commits:
-            self._end(waits.commits.reached(after))
+            self.waits.end(waits.commits.reached(after))
 
     def _tell_watermark(self, waits: PartitionWaits) -> None:
         """Followers learn of a new high watermark with their next records, or a little later without any.
@@ -345,7 +348,7 @@ class ReplicaManager(RequestWaits):
         for watch in watches:
             if watch.wait is not None and watch.news:
                 wait, watch.wait = watch.wait, None
-                self._wake([wait])
+                self.waits.wake([wait])
 
     def _flushed(self, replica: Replica) -> None:
         self.advance(replica)
@@ -371,7 +374,7 @@ class ReplicaManager(RequestWaits):
         else:
             log.error("partition %s: %s", replica.topic_partition, reason)
         if replica.waits is not None:
-            self._end(replica.waits.commits.fail(ErrorCode.KAFKA_STORAGE_ERROR))
+            self.waits.end(replica.waits.commits.fail(ErrorCode.KAFKA_STORAGE_ERROR))
 
     # -- followers --
 
@@ -384,7 +387,7 @@ class ReplicaManager(RequestWaits):
         follower.fetched(offset, log_start_offset, replica.log.log_end_offset, self.monotonic())
         self.advance(replica)
         if replica.waits is not None and replica.waits.deletions:
-            self._end(replica.waits.deletions.reached(replica.low_watermark(replica.log.log_start_offset)))
+            self.waits.end(replica.waits.deletions.reached(replica.low_watermark(replica.log.log_start_offset)))
         if broker_id not in replica.isr and self.in_sync is not None:
             self.in_sync.consider(replica)
 
@@ -408,7 +411,7 @@ class ReplicaManager(RequestWaits):
         self.maintenance.changed(replica)
         if replica.waits is not None:
             # Followers delete theirs as soon as they know.
-            self._wake(replica.waits.note(INT32_MAX))
+            self.waits.wake(replica.waits.note(INT32_MAX))
         return replica.low_watermark(partition_log.log_start_offset)
 
     def _start_moved(self, replica: Replica) -> None:
@@ -453,7 +456,7 @@ class ReplicaManager(RequestWaits):
                 if replica.log.high_watermark < replica.log.log_end_offset:
                     self.advance(replica)
                 if replica.waits is not None and replica.waits.deletions:
-                    self._end(replica.waits.deletions.reached(replica.low_watermark(replica.log.log_start_offset)))
+                    self.waits.end(replica.waits.deletions.reached(replica.low_watermark(replica.log.log_start_offset)))
                 if self.in_sync is not None and len(replica.isr) < len(replica.replicas):
                     self.in_sync.consider(replica)
 
@@ -466,7 +469,7 @@ class ReplicaManager(RequestWaits):
         leader = replica.leader
         new_epoch = replica.become(partition, log_end_offset=replica.log.log_end_offset, monotonic_ms=self.monotonic())
         if new_epoch or replica.leader != leader:
-            self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.waits.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             if self.fetchers is not None:
                 self.fetchers.follow(replica)
         elif self.fetchers is not None and not replica.is_leader:
@@ -478,7 +481,7 @@ class ReplicaManager(RequestWaits):
             if replica.flush_before_ack:
                 self.maintenance.consider_flush(replica)
         if replica.waits is not None and not replica.has_enough_in_sync:
-            self._end(replica.waits.commits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
+            self.waits.end(replica.waits.commits.fail(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND))
         self.advance(replica)
         if self.in_sync is not None and len(replica.isr) < len(replica.replicas):
             self.in_sync.consider(replica)
@@ -492,4 +495,4 @@ class ReplicaManager(RequestWaits):
             self.in_sync.forget(replica)
         if self.given_up is not None:
             self.given_up.forget(replica.topic_partition)
-        self.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.waits.release_all(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)

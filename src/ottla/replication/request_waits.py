@@ -3,25 +3,25 @@
 import asyncio
 from collections.abc import Callable
 
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import ErrorCode
 from ottla.replication.replica import Replica
 from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWaits
-from ottla.types import TopicPartition
 
 
 class RequestWaits:
-    """The waiting part of a ReplicaManager, which tells it what happened to its replicas."""
+    """The requests that wait on a broker's replicas. The ReplicaManager says when something happened to a replica."""
 
-    _loop: asyncio.AbstractEventLoop | None = None
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def leader(self, topic_partition: TopicPartition) -> Replica:
-        raise NotImplementedError
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
 
     # -- waiting for a commit --
 
     def when_committed(
         self, offsets: list[tuple[Replica, int]], timeout_ms: int, reply: Callable[[list[ErrorCode]], None]
-    ) -> CommitWait | None:
+    ) -> None:
         """Calls `reply` once with one error code per (replica, next offset): now, on commit, or at the timeout."""
         wait = CommitWait(len(offsets), reply)
         for slot, (replica, next_offset) in enumerate(offsets):
@@ -35,11 +35,11 @@ class RequestWaits:
                 wait.settle(slot, ErrorCode.REQUEST_TIMED_OUT)
             else:
                 wait.wait_in(self._waits(replica).commits, next_offset, slot)
-        return self._begin(wait, timeout_ms)
+        self._begin(wait, timeout_ms)
 
     def when_deleted(
         self, offsets: list[tuple[Replica, int]], timeout_ms: int, reply: Callable[[list[ErrorCode]], None]
-    ) -> CommitWait | None:
+    ) -> None:
         """Calls `reply` once with one error code per (replica, offset): every live replica starts at that offset."""
         wait = CommitWait(len(offsets), reply)
         for slot, (replica, offset) in enumerate(offsets):
@@ -51,46 +51,23 @@ class RequestWaits:
                 wait.settle(slot, ErrorCode.REQUEST_TIMED_OUT)
             else:
                 wait.wait_in(self._waits(replica).deletions, offset, slot)
-        return self._begin(wait, timeout_ms)
+        self._begin(wait, timeout_ms)
 
-    def _begin(self, wait: CommitWait, timeout_ms: int) -> CommitWait | None:
+    def _begin(self, wait: CommitWait, timeout_ms: int) -> None:
         """Starts a wait, unless it is over already."""
         assert self._loop is not None
         if wait.is_over:
             wait.reply(wait.codes)
-            return None
-        wait.timer = self._loop.call_later(timeout_ms / 1000, self._commit_timed_out, wait)
-        return wait
-
-    async def wait_committed(self, topic_partition: TopicPartition, next_offset: int, timeout_ms: int) -> None:
-        """Returns when all below `next_offset` is committed. Raises REQUEST_TIMED_OUT, NOT_LEADER_OR_FOLLOWER …"""
-        replica = self.leader(topic_partition)
-        if replica.log.high_watermark >= next_offset and not replica.storage_failure:
-            return
-        assert self._loop is not None
-        outcome: asyncio.Future[list[ErrorCode]] = self._loop.create_future()
-        wait = self.when_committed([(replica, next_offset)], timeout_ms, outcome.set_result)
-        try:
-            (code,) = await outcome
-        except asyncio.CancelledError:
-            if wait is not None:
-                self.forget(wait)
-            raise
-        if code != ErrorCode.NONE:
-            raise KafkaError(code, f"{topic_partition}: not committed up to offset {next_offset}")
-
-    def forget(self, wait: CommitWait) -> None:
-        """Drops a wait whose requester is gone: no reply is sent."""
-        if not wait.is_over:
-            wait.timer.cancel()
-            wait.time_out()
+        else:
+            wait.timer = self._loop.call_later(timeout_ms / 1000, self._commit_timed_out, wait)
 
     def _commit_timed_out(self, wait: CommitWait) -> None:
         if not wait.is_over:
             wait.time_out()
             wait.reply(wait.codes)
 
-    def _end(self, waits: list[CommitWait]) -> None:
+    def end(self, waits: list[CommitWait]) -> None:
+        """Replies to waits that are over."""
         for wait in waits:
             wait.timer.cancel()
             wait.reply(wait.codes)
@@ -125,7 +102,8 @@ class RequestWaits:
         wait.leave()
         _release(wait.reply)
 
-    def _wake(self, fetches: list[FetchWait]) -> None:
+    def wake(self, fetches: list[FetchWait]) -> None:
+        """Answers fetches that have been removed from their partitions."""
         # The awaiting handler resumes in a later turn of the loop, so everything appended in this turn, including
         # the current append, is part of the same response.
         for wait in fetches:
@@ -135,9 +113,9 @@ class RequestWaits:
     def release_all(self, replica: Replica, code: ErrorCode) -> None:
         """Answers every request that waits on a replica."""
         if replica.waits is not None:
-            self._end(replica.waits.commits.fail(code))
-            self._end(replica.waits.deletions.fail(code))
-            self._wake(replica.waits.end_fetches())
+            self.end(replica.waits.commits.fail(code))
+            self.end(replica.waits.deletions.fail(code))
+            self.wake(replica.waits.end_fetches())
 
 
 def _release(future: "asyncio.Future[None]") -> None:

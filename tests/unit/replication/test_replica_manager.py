@@ -211,12 +211,21 @@ def test_a_log_that_cannot_be_opened_is_offline_and_the_others_work(platter: Sim
 def test_waiting_for_a_committed_offset_returns_immediately(world: DataWorld) -> None:
     world.topic("orders")
     world.append("orders", "a")
-    world.run(world.replicas.wait_committed(ORDERS, 1, 1_000))
+    world.run(committed(world, 1, 1_000))
     assert world.loop.time() == 0
 
 
+async def committed(world: DataWorld, next_offset: int, timeout_ms: int) -> None:
+    """Returns when all below `next_offset` is committed."""
+    outcome: asyncio.Future[list[ErrorCode]] = world.loop.create_future()
+    world.replicas.waits.when_committed([(world.replica("orders"), next_offset)], timeout_ms, outcome.set_result)
+    (code,) = await outcome
+    if code != ErrorCode.NONE:
+        raise KafkaError(code)
+
+
 def waiting_for(world: DataWorld, next_offset: int, timeout_ms: int = 1_000) -> "asyncio.Task[None]":
-    task = world.loop.create_task(world.replicas.wait_committed(ORDERS, next_offset, timeout_ms))
+    task = world.loop.create_task(committed(world, next_offset, timeout_ms))
     world.wait()
     assert not task.done()
     return task
@@ -263,16 +272,6 @@ def test_stopping_ends_all_waits(world: DataWorld) -> None:
     world.stop()
     assert fails_with(task) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert world.loop.time() < 10
-
-
-def test_a_cancelled_wait_is_removed(world: DataWorld) -> None:
-    world.topic("orders", replicas=(0, 1))
-    world.append("orders", "a")
-    task = waiting_for(world, 1)
-    task.cancel()
-    world.wait()
-    assert len(world.replica("orders").waits.commits) == 0  # type: ignore[union-attr]
-    world.replicas.follower_fetched(world.replica("orders"), 1, 1, 0)
 
 
 # -- background work --

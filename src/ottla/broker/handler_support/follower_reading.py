@@ -128,7 +128,7 @@ class FollowerReading(Reading):
         max_wait_ms = self.request.max_wait_ms
         if self.throttled_ms:
             max_wait_ms = min(max_wait_ms, self.throttled_ms)
-        self.replicas.wait_for_bytes(wait, [], self.limit, max_wait_ms)
+        self.replicas.waits.wait_for_bytes(wait, [], self.limit, max_wait_ms)
         session.watch.wait = wait
 
     def end_wait(self, wait: FetchWait) -> None:

@@ -173,10 +173,10 @@ class Reading:
 
     def wait(self, wait: FetchWait) -> None:
         """Completes `wait` when enough bytes are there, or at the timeout."""
-        self.replicas.wait_for_bytes(wait, self.found, self.limit, self.request.max_wait_ms)
+        self.replicas.waits.wait_for_bytes(wait, self.found, self.limit, self.request.max_wait_ms)
 
     def end_wait(self, wait: FetchWait) -> None:
-        self.replicas.end_wait(wait)
+        self.replicas.waits.end_wait(wait)
 
     # -- the answer --
 

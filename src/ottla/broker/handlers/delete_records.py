@@ -65,5 +65,7 @@ def _when_deleted(
                 result.low_watermark = replica.low_watermark(replica.log.log_start_offset)
         future.set_result(response)
 
-    context.services.replicas.when_deleted([(replica, offset) for replica, offset, _ in waiting], timeout_ms, reply)
+    context.services.replicas.waits.when_deleted(
+        [(replica, offset) for replica, offset, _ in waiting], timeout_ms, reply
+    )
     return future

@@ -380,7 +380,7 @@ def _when_committed(
                 answer.log_append_time_ms = answer.log_start_offset = -1
         future.set_result(response)
 
-    context.services.replicas.when_committed(
+    context.services.replicas.waits.when_committed(
         [(replica, next_offset) for replica, next_offset, _ in uncommitted], timeout_ms, reply
     )
     return future
