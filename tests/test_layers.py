@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
-BASE = ["types", "errors", "checks", "config", "clock", "child_process", "protocol", "assignors", "net"]
+BASE = ["types", "errors", "checks", "config", "clock", "child_process", "protocol", "security", "assignors", "net"]
 BROKER_CHAIN = [*BASE, "log", "metadata", "replication", "coordinator", "broker"]
 CLIENT_CHAIN = [*BASE, "client", "spark", "pipeline", "cli", "console", "pytest_plugin"]
 # Imports against the direction of the layers, and why.

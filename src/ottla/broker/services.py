@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ottla.net.server import Connection
     from ottla.replication.broker_peers import BrokerPeers
     from ottla.replication.replica_manager import ReplicaManager
+    from ottla.security.principal import Principal
 
 
 class Services:
@@ -102,6 +103,11 @@ class Context:
     def client_host(self) -> str:
         """As Kafka shows it: `/127.0.0.1`."""
         return self.connection.client_host
+
+    @property
+    def principal(self) -> "Principal":
+        """Who sent the request."""
+        return self.connection.principal
 
     @property
     def listener(self) -> str:

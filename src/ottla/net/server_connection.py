@@ -28,6 +28,7 @@ from ottla.net.frame_parser import Frame, FrameParser
 from ottla.net.ordered_responses import FLUSH_BYTES, OrderedResponses, Response
 from ottla.protocol.primitives import Buffer
 from ottla.protocol.response_parts import ResponseParts
+from ottla.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from ottla.net.server import Server
@@ -90,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         "last_active",
         "listener",
         "parser",
+        "principal",
         "request_begun",
         "responses",
         "sending",
@@ -106,6 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self.client_host = ""
         """As Kafka shows it: `/127.0.0.1`."""
         self.client_port = 0
+        self.principal = ANONYMOUS
+        """Who the client is; set by authentication."""
         self.last_active = 0.0
         self.state = READING
         self.parser = FrameParser(

@@ -1,0 +1,1 @@
+"""Security that broker and client share: principals, ACLs, TLS, SASL mechanisms, quotas."""
