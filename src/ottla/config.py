@@ -21,6 +21,14 @@ from ottla.errors import ConfigError
 
 C = TypeVar("C")
 
+HIDDEN = "[hidden]"
+"""What is shown instead of a secret, as in Kafka."""
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a setting that we know nothing about should be treated as a secret, by its name."""
+    return any(word in name for word in ("password", "secret", "jaas", "key"))
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -43,6 +51,11 @@ class Setting:
     rule: str = ""
     """What `check` wants, for its error."""
 
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value is a secret (Kafka's type PASSWORD): never described, logged or quoted in an error."""
+        return self.kind == "password"
+
     def parse(self, text: str) -> Any:
         """Parses `text`. Raises ConfigError with the setting and what it accepts."""
         try:
@@ -53,9 +66,9 @@ class Setting:
         return tuple(dict.fromkeys(value)) if self.kind == "list" and self.choices else value
 
     def validate(self, value: Any, text: str | None = None) -> None:
-        shown = self.format(value) if text is None else text
         if value is None:
             return
+        shown = HIDDEN if self.is_sensitive else self.format(value) if text is None else text
         if self.at_least is not None and value < self.at_least:
             raise ConfigError(
                 f"Invalid value {shown} for configuration {self.name}: Value must be at least {self.at_least}"
@@ -68,7 +81,7 @@ class Setting:
             for item in value if self.kind == "list" else (value,):
                 if item not in self.choices:
                     raise ConfigError(
-                        f"Invalid value {item} for configuration {self.name}: "
+                        f"Invalid value {HIDDEN if self.is_sensitive else item} for configuration {self.name}: "
                         f"String must be one of: {', '.join(self.choices)}"
                     )
         if self.check is not None and not self.check(value):
@@ -78,8 +91,8 @@ class Setting:
             )
 
     def format(self, value: Any) -> str | None:
-        """The text Kafka shows for a value: `true`, `1,2`, `604800000`; None stays None."""
-        if value is None:
+        """The text Kafka shows for a value: `true`, `1,2`, `604800000`; None stays None, and a secret becomes None."""
+        if value is None or self.is_sensitive:
             return None
         if isinstance(value, bool):
             return "true" if value else "false"
@@ -113,7 +126,12 @@ class BaseConfig:
 
     def __repr__(self) -> str:
         known: dict[str, Any] = getattr(type(self), "__dataclass_fields__", {})
-        values = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items() if name in known)
+        secret = {setting.attribute for setting in settings_of(type(self)).values() if setting.is_sensitive}
+        values = ", ".join(
+            f"{name}={HIDDEN if name in secret else repr(value)}"
+            for name, value in self.__dict__.items()
+            if name in known
+        )
         return f"{type(self).__name__}({values})"
 
 

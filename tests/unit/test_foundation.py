@@ -311,6 +311,27 @@ def test_a_config_is_formatted_like_kafkas() -> None:
     assert "comment" not in shown
 
 
+@dataclass(init=False, repr=False, eq=False)
+class _Vault(config.BaseConfig):
+    """How a component declares a secret: Kafka's type PASSWORD."""
+
+    code: str | None = setting(
+        "vault.code", None, "Opens it.", kind="password", check=lambda code: len(code) > 3, rule="too short"
+    )
+    door: str = setting("vault.door", "steel", "What it is made of.")
+
+
+def test_a_secret_is_neither_described_nor_printed_nor_quoted_in_an_error() -> None:
+    vault = parse(_Vault, {"vault.code": "hush-hush", "vault.door": "oak"})
+    assert vault.code == "hush-hush"
+    assert config.describe(vault) == {"vault.code": None, "vault.door": "oak"}
+    assert repr(vault) == "_Vault(code=[hidden], door='oak')"
+    with pytest.raises(ConfigError, match="too short") as caught:
+        parse(_Vault, {"vault.code": "psst"[:3]})
+    assert "pss" not in str(caught.value).replace("[hidden]", "")
+    assert [declared.is_sensitive for declared in settings_of(_Vault).values()] == [True, False]
+
+
 def test_the_kind_of_a_setting_follows_from_its_type() -> None:
     kinds = {name: known.kind for name, known in settings_of(BoxConfig).items()}
     assert kinds == {

@@ -9,6 +9,7 @@ from rich.text import Text
 from ottla.cli.output import console, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, find_topics, open_admin, parse_pairs
 from ottla.client.blocking import Admin
+from ottla.config import HIDDEN, looks_secret
 from ottla.errors import OttlaError
 
 app = typer.Typer(help="Show and change the settings of topics and brokers.", no_args_is_help=True)
@@ -106,10 +107,11 @@ def alter(
     with open_admin(bootstrap) as admin:
         _check(admin, kind, name)
         admin.alter_configs(kind.value, name, wanted)
+    shown = {key: HIDDEN if value is not None and looks_secret(key) else value for key, value in wanted.items()}
     if as_json:
-        print_json({"kind": kind.value, "name": name, "changed": wanted})
+        print_json({"kind": kind.value, "name": name, "changed": shown})
     else:
-        done = [f"{key}={value}" if value is not None else f"{key} reset" for key, value in wanted.items()]
+        done = [f"{key}={value}" if value is not None else f"{key} reset" for key, value in shown.items()]
         console().print(f"changed {kind.value} {name}: {', '.join(done)}")
 
 

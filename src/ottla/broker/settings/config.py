@@ -401,13 +401,12 @@ class Settings:
         for name in unused:
             setting = unused_setting(name)
             synonyms = self._synonyms(image, name)
-            shown = None if setting.kind == "password" else synonyms[0].value
-            yield _entry(name, shown, setting, synonyms, read_only=not _was_set_at_run_time(image, name))
+            yield _entry(name, synonyms[0].value, setting, synonyms, read_only=not _was_set_at_run_time(image, name))
 
     def _cluster_entries(self, image: ClusterImage) -> Iterator[ConfigEntry]:
         for name, text in image.broker_configs.get("", {}).items():
             setting = BROKER_SETTINGS.get(ALIASES.get(name, name)) or unused_setting(name)
-            value = None if setting.kind == "password" else text
+            value = None if setting.is_sensitive else text
             synonym = Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
             yield _entry(name, value, setting, [synonym], read_only=False)
 
@@ -415,7 +414,7 @@ class Settings:
         names = [name for name, _ in _names_of(server_name)]
         setting = BROKER_SETTINGS.get(server_name) or unused_setting(server_name)
         found = [
-            Synonym(name, None if setting.kind == "password" else layer[name], source)
+            Synonym(name, None if setting.is_sensitive else layer[name], source)
             for layer, source in self._layers(image)
             for name in names
             if name in layer
@@ -434,7 +433,7 @@ def _entry(
         value=value,
         source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         is_read_only=read_only,
-        is_sensitive=setting.kind == "password",
+        is_sensitive=setting.is_sensitive,
         synonyms=synonyms,
         config_type=CONFIG_TYPES[setting.kind],
         documentation=setting.doc,
@@ -447,7 +446,7 @@ def _set_values(config: BrokerConfig) -> dict[str, str]:
     for name, setting in BROKER_SETTINGS.items():
         value = getattr(config, setting.attribute)
         if value != setting.default:
-            values.setdefault(name, setting.format(value) or "")
+            values.setdefault(name, (value if setting.is_sensitive else setting.format(value)) or "")
     return values
 
 

@@ -1,6 +1,6 @@
 """Settings of Apache Kafka that have no effect here: accepted, so that existing files and tools can be used. Pure."""
 
-from ottla.config import Setting
+from ottla.config import Setting, looks_secret
 
 UNUSED = frozenset(
     """
@@ -87,7 +87,7 @@ def unused_setting(name: str) -> Setting:
     kind = UNUSED_AT_RUN_TIME.get(name)
     if kind is None:
         # We do not know what these hold: a name that looks like a secret is treated as one.
-        kind = "password" if any(word in name for word in ("password", "secret", "jaas", "key")) else "string"
+        kind = "password" if looks_secret(name) else "string"
     return Setting(name, _DEFAULTS.get(name), "Accepted but has no effect.", kind, "")
 
 
