@@ -13,6 +13,8 @@ from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.handler_support.fetch_sessions import FetchSessions
 from ottla.broker.handler_support.transaction_verification import TransactionalAppend, TransactionVerifier, Verdicts
+from ottla.broker.health import SERVING, STOPPING, Health
+from ottla.broker.http_endpoint import HttpEndpoint, Page
 from ottla.broker.identity import read_identity, write_identity
 from ottla.broker.services import Services
 from ottla.broker.settings.config import BrokerConfig, Settings
@@ -70,6 +72,8 @@ class Broker:
         self.server: Server | None = None
         self.dispatcher: Dispatcher
         self.metrics: Metrics | None = None
+        self.health = Health(config.node_id, monotonic)
+        self.http: HttpEndpoint | None = None
         self._watchdog: Watchdog | None = None
         self._disk = disk or Disk()
         self._store = store
@@ -114,6 +118,8 @@ class Broker:
         check_advertised(config)
         settings = Settings(config)
         self._directory = directory = self._open_directory(config.log_dirs[0])
+        if config.metrics_listen is not None:
+            await self._start_http(config.metrics_listen)
         # The ports are bound before anything is read from disk, and served when everything is ready.
         self.server = server = Server(_not_ready, _limits(config))
         await self._listen(server, listeners)
@@ -128,6 +134,7 @@ class Broker:
                 clock=clock,
             )
         metadata = MetadataFollower(store, settings, config=config, clock=clock)
+        self.health.phase = "joining the cluster"
         await metadata.start(
             BrokerRegistration(config.node_id, 0, self.endpoints, config.broker_rack),
             previous_epoch=directory.previous_broker_epoch,
@@ -151,6 +158,7 @@ class Broker:
             is_session_confirmed=lambda: metadata.is_session_confirmed,
             rng=self._random,
         )
+        self.health.phase = "loading its logs"
         await _load(directory, lambda topic: settings.topic_config(metadata.image, topic))
         await metadata.report_logs(lambda: _log_ends(directory))
         replicas.start()
@@ -160,6 +168,7 @@ class Broker:
         )
         replicas.when_applied(coordinators.apply)
         metadata.subscribe(replicas.apply)
+        self.health.phase = "opening its partitions"
         await metadata.applied()
         self.services = Services(
             broker_id=config.node_id,
@@ -176,10 +185,11 @@ class Broker:
         self.services.verify_transaction = _verify_by(self.services)
         metadata.subscribe(self._apply_settings)
         self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
-        if config.metrics_listen is not None:
-            await self._start_metrics(server, config.metrics_listen)
+        if self.http is not None:
+            self._start_metrics(self.http, server)
         server.handle = self.dispatcher
         await server.start_serving()
+        self.health.services, self.health.phase = self.services, SERVING
         log.info("broker %d listens on %s", config.node_id, self.address)
 
     def _apply_settings(self, image: ClusterImage) -> None:
@@ -229,14 +239,30 @@ class Broker:
             self.listeners[name] = Listener(name, host, bound)
         self.endpoints = advertised_endpoints(self.config, self.listeners, _host_name)
 
-    async def _start_metrics(self, server: Server, address: str) -> None:
-        from ottla.broker.metrics import Metrics
-
-        self.metrics = Metrics(self.dispatcher, server, self.services)
+    async def _start_http(self, address: str) -> None:
+        """Before anything slow: a broker that loads its logs is alive, and says so."""
+        self.http = http = HttpEndpoint()
+        http.pages |= {
+            b"/healthz": self.health.healthz,
+            b"/readyz": self.health.readyz,
+            b"/safe-to-stop": self.health.safe_to_stop,
+        }
         try:
-            await self.metrics.listen(address)
+            await http.listen(address)
         except OSError as error:
-            raise _cannot_listen(address, error) from None
+            raise _cannot_listen(address, error, "--metrics") from None
+
+    def _start_metrics(self, http: "HttpEndpoint", server: Server) -> None:
+        from ottla.broker import metrics
+
+        try:
+            self.metrics = metrics.Metrics(self.dispatcher, server, self.services)
+        except ImportError:
+            log.warning("%s; /healthz and /readyz are served without it", metrics.MISSING_LIBRARY)
+            missing = Page(metrics.MISSING_LIBRARY.encode() + b"\n", status=b"501 Not Implemented")
+            http.pages[b"/metrics"] = lambda: missing
+        else:
+            http.pages[b"/metrics"] = self.metrics.page
 
     def watch_event_loop(self) -> None:
         """Logs steps of the event loop that take too long. Not part of `start`: simulated time has no slow steps."""
@@ -262,6 +288,7 @@ class Broker:
         Without `hand_over` nobody is elected instead: for brokers that are all stopped together.
         """
         log.info("broker %d is stopping", self.config.node_id)
+        self.health.phase = STOPPING
         if self._metadata is not None:
             if hand_over:
                 await self._metadata.leave(LEAVE_TIMEOUT_MS)
@@ -273,8 +300,8 @@ class Broker:
     async def _stop_parts(self, grace_ms: int) -> None:
         if self._watchdog is not None:
             self._watchdog.stop()
-        if self.metrics is not None:
-            self.metrics.close()
+        if self.http is not None:
+            self.http.close()
         if self.server is not None:
             closing = asyncio.ensure_future(self.server.close(grace_ms))
             # First no more requests are accepted. Then fetches that wait for records are answered.
@@ -296,7 +323,7 @@ class Broker:
                 # The other parts must still be stopped: they have data to write.
                 log.exception("a part of the broker did not stop cleanly")
         self.server = self._metadata = self._peers = self._replicas = self._directory = None
-        self.metrics = self._watchdog = None
+        self.metrics = self._watchdog = self.http = None
 
     async def _close_directory(self) -> None:
         if self._directory is not None:
@@ -354,15 +381,15 @@ def _limits(config: BrokerConfig) -> Limits:
     return limits
 
 
-def _cannot_listen(address: str, error: OSError) -> OttlaError:
+def _cannot_listen(address: str, error: OSError, option: str = "--listen") -> OttlaError:
     if error.errno == errno.EADDRINUSE:
-        hint = "stop the process that listens there, or choose another port with --listen HOST:PORT (0 for a free one)"
+        hint = f"stop the process that listens there, or choose another port with {option} HOST:PORT (0 for a free one)"
         return OttlaError(f"cannot listen on {address}: the port is in use", hint)
     hints = {
-        errno.EACCES: "ports below 1024 require privileges; choose a higher one with --listen HOST:PORT",
-        errno.EADDRNOTAVAIL: "this machine does not have that address; choose another with --listen HOST:PORT",
+        errno.EACCES: f"ports below 1024 require privileges; choose a higher one with {option} HOST:PORT",
+        errno.EADDRNOTAVAIL: f"this machine does not have that address; choose another with {option} HOST:PORT",
     }
-    hint = hints.get(error.errno or 0, "choose another address with --listen HOST:PORT")
+    hint = hints.get(error.errno or 0, f"choose another address with {option} HOST:PORT")
     return OttlaError(f"cannot listen on {address}: {error.strerror or error}", hint)
 
 

@@ -1,42 +1,33 @@
-"""OWNER of the metrics endpoint: Prometheus text over minimal HTTP, on the broker's event loop.
+"""The page /metrics: the broker's counters in Prometheus' text form.
 
 Counters are plain numbers kept where things happen (routes, the server, the logs) and are read only when they are
 scraped. prometheus_client is imported only here, and only when metrics are enabled.
 """
 
-import asyncio
-import logging
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.cluster_metrics import ClusterCounters, cluster_families
 from ottla.broker.dispatch import LATENCY_BOUNDS, Dispatcher
-from ottla.checks import port_from_text
-from ottla.errors import ConfigError, OttlaError
+from ottla.broker.http_endpoint import Page
 from ottla.net.server import Server
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
     from ottla.broker.watchdog import Watchdog
 
-log = logging.getLogger("ottla.broker")
 
-MAX_REQUEST_BYTES = 16 * 1024
-IDLE_SECONDS = 60
+MISSING_LIBRARY = "metrics require prometheus_client: pip install 'ottla[metrics]'"
 
 
 class Metrics:
-    """Answers GET /metrics."""
+    """Collects the counters when they are scraped. Raises ImportError without prometheus_client."""
 
     def __init__(self, dispatcher: Dispatcher, server: Server, services: "Services") -> None:
-        try:
-            import prometheus_client
-            from prometheus_client import core, exposition
-        except ImportError:
-            raise OttlaError(
-                "ottla.metrics.listen requires prometheus_client", "pip install 'ottla[metrics]'"
-            ) from None
+        import prometheus_client
+        from prometheus_client import core, exposition
+
         self._families = core
         self._exposition = exposition
         self._registry = prometheus_client.CollectorRegistry()
@@ -49,29 +40,10 @@ class Metrics:
         self._cluster = ClusterCounters(services.broker_id)
         services.metadata.subscribe(lambda image: self._cluster.apply(image, services.monotonic()))
         self.watchdog: Watchdog | None = None
-        self._listener: asyncio.AbstractServer | None = None
 
-    async def listen(self, address: str) -> int:
-        """Listens on HOST:PORT and returns the port. Raises OSError."""
-        host, port = parse_address(address)
-        loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(lambda: _Http(self), host or None, port)
-        bound: int = self._listener.sockets[0].getsockname()[1]
-        log.info("metrics at http://%s:%d/metrics", host or "localhost", bound)
-        return bound
-
-    def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-
-    def text(self) -> bytes:
+    def page(self) -> Page:
         """All metrics in Prometheus' text form."""
-        return self._exposition.generate_latest(self._registry)
-
-    @property
-    def content_type(self) -> str:
-        return self._exposition.CONTENT_TYPE_LATEST
+        return Page(self._exposition.generate_latest(self._registry), self._exposition.CONTENT_TYPE_LATEST)
 
     # --- what prometheus_client calls ---------------------------------------------------------------------
 
@@ -162,61 +134,3 @@ class Metrics:
             mark.add_metric(names, stored.high_watermark)
             size.add_metric(names, stored.size_bytes)
         yield from (count, start, end, mark, size)
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    host, colon, text = address.rpartition(":")
-    port = port_from_text(text)
-    if not colon or port is None:
-        raise ConfigError(
-            f"Invalid value {address} for configuration ottla.metrics.listen", "write HOST:PORT, 127.0.0.1:9308"
-        )
-    return host.strip("[]"), port
-
-
-class _Http(asyncio.Protocol):
-    """Just enough HTTP for a scraper: one GET, one answer, then the connection is closed."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._received = b""
-        self._transport: Any = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._transport.abort)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        if self._transport.is_closing():
-            return
-        self._received += data
-        if b"\r\n\r\n" in self._received:
-            method, _, rest = self._received.partition(b" ")
-            path = rest.partition(b" ")[0].partition(b"?")[0]
-            self._answer(method, path)
-        elif len(self._received) > MAX_REQUEST_BYTES:
-            self._send(b"431 Request Header Fields Too Large", b"", "text/plain")
-
-    def _answer(self, method: bytes, path: bytes) -> None:
-        if method not in (b"GET", b"HEAD"):
-            self._send(b"405 Method Not Allowed", b"GET only\n", "text/plain")
-        elif path not in (b"/", b"/metrics"):
-            self._send(b"404 Not Found", b"metrics are at /metrics\n", "text/plain")
-        else:
-            try:
-                body = self._metrics.text()
-            except Exception:
-                log.exception("cannot collect metrics")
-                self._send(b"500 Internal Server Error", b"internal error; see the broker's log\n", "text/plain")
-            else:
-                self._send(b"200 OK", b"" if method == b"HEAD" else body, self._metrics.content_type)
-
-    def _send(self, status: bytes, body: bytes, content_type: str) -> None:
-        head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-        self._transport.write(head % (status, content_type.encode(), len(body)) + body)
-        self._transport.close()

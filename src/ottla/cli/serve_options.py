@@ -29,7 +29,8 @@ Options:
                         (default: inside the data directory)
   --config FILE         properties file with one name=value per line, like Kafka's server.properties
   --set NAME=VALUE      set a broker setting; overrides the file; repeatable
-  --metrics HOST:PORT   serve Prometheus metrics on this address (needs: pip install 'ottla[metrics]')
+  --metrics HOST:PORT   serve /healthz, /readyz, /safe-to-stop and Prometheus' /metrics on this address
+                        (/metrics needs: pip install 'ottla[metrics]')
   --log-level LEVEL     {", ".join(LOG_LEVELS)} (default: info); logs go to standard error
   --stop-with-stdin     also stop when standard input is closed, for programs that start a broker
   --help, -h            show this message and exit

@@ -178,6 +178,10 @@ class CoordinatorRuntime(Generic[S]):
         """Every shard that is active."""
         return (hosted for hosted in self._hosted.values() if hosted.state is ACTIVE)
 
+    def hosted_shards(self) -> Iterator[HostedShard[S]]:
+        """Every shard, in any state."""
+        return iter(self._hosted.values())
+
     def is_loading(self) -> bool:
         return any(hosted.state in (ShardState.INITIAL, ShardState.LOADING) for hosted in self._hosted.values())
 

@@ -5,7 +5,6 @@ import logging
 import os
 import random
 import struct
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -249,20 +248,6 @@ def test_a_start_that_fails_leaves_the_directory_as_it_was(tmp_path: Path) -> No
             assert await client.fetch("orders", 0) == [b"a"]
         # The lock of the other directory was released.
         async with running(tmp_path / "other"):
-            pass
-
-    run(story())
-
-
-def test_metrics_without_their_library_say_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-
-    async def story() -> None:
-        with pytest.raises(OttlaError, match="requires prometheus_client") as caught:
-            async with running(tmp_path, ottla_metrics_listen="127.0.0.1:0"):
-                pass
-        assert caught.value.hint == "pip install 'ottla[metrics]'"
-        async with running(tmp_path):
             pass
 
     run(story())

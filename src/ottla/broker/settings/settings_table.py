@@ -281,7 +281,9 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
         at_least=1_048_576,
     )
     metrics_listen: str | None = setting(
-        "ottla.metrics.listen", None, "host:port where Prometheus can scrape metrics; not set: no metrics."
+        "ottla.metrics.listen",
+        None,
+        "host:port of the pages /metrics (for Prometheus), /healthz, /readyz and /safe-to-stop; not set: none.",
     )
     slow_step_ms: int = setting(
         "ottla.slow.step.ms",
