@@ -1,0 +1,1 @@
+"""SASL mechanisms: what client and server exchange to authenticate a user."""
