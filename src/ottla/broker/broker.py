@@ -17,6 +17,7 @@ from ottla.broker.health import SERVING, STOPPING, Health
 from ottla.broker.http_endpoint import HttpEndpoint, Page
 from ottla.broker.identity import read_identity, write_identity
 from ottla.broker.services import Services
+from ottla.broker.settings.authorizer_settings import make_authorizer
 from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
 from ottla.clock import BootClock, Clock, MonotonicClock, monotonic_ms, system_boot_clock, system_clock
@@ -117,6 +118,7 @@ class Broker:
         listeners = parse_listeners(config)
         check_advertised(config)
         settings = Settings(config)
+        authorizer = make_authorizer(config)
         self._directory = directory = self._open_directory(config.log_dirs[0])
         if config.metrics_listen is not None:
             await self._start_http(config.metrics_listen)
@@ -183,6 +185,9 @@ class Broker:
             coordinators=coordinators,
         )
         self.services.verify_transaction = _verify_by(self.services)
+        if authorizer is not None:
+            self.services.authorizer = authorizer
+            metadata.subscribe(self._apply_acls)
         metadata.subscribe(self._apply_settings)
         self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
         if self.http is not None:
@@ -200,6 +205,12 @@ class Broker:
             services.config = config
             services.replicas.reconfigure(config)
             self.server.limits = _limits(config)
+
+    def _apply_acls(self, image: ClusterImage) -> None:
+        """From now on requests are decided by the ACLs of this image."""
+        authorizer = self.services.authorizer
+        if authorizer is not None and image.acls is not authorizer.acls:
+            self.services.authorizer = authorizer.with_acls(image.acls)
 
     def _metadata_file(self, data: str) -> str:
         """The file of the metadata store. Its directory exists when this returns."""

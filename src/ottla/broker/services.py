@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from ottla.net.server import Connection
     from ottla.replication.broker_peers import BrokerPeers
     from ottla.replication.replica_manager import ReplicaManager
+    from ottla.security.authorizer import Authorizer, Decisions
     from ottla.security.principal import Principal
+    from ottla.security.resources import Operation, Resource, ResourceType
 
 
 class Services:
     """The broker's parts, as handlers see them."""
 
     __slots__ = (
+        "authorizer",
         "broker_id",
         "clock",
         "config",
@@ -65,6 +68,8 @@ class Services:
         self.peers = peers
         """The other brokers."""
         self.coordinators = coordinators
+        self.authorizer: Authorizer | None = None
+        """Decides by the current ACLs; None if there is no authorizer, and everyone may do everything."""
         self.verify_transaction: TransactionVerifier = refuse_transactions
 
     @property
@@ -113,3 +118,37 @@ class Context:
     def listener(self) -> str:
         """The name of the listener that the client connected to; it decides which addresses the client gets."""
         return self.connection.listener
+
+    # What the client may do. Without an authorizer that is everything.
+
+    def allows(self, operation: "Operation", resource: "Resource") -> bool:
+        """Whether the client may do this. `resource` has an exact name: `Resource(ResourceType.TOPIC, "orders")`."""
+        authorizer = self.services.authorizer
+        if authorizer is None:
+            return True
+        connection = self.connection
+        return authorizer.allows(connection.principal, connection.client_host[1:], operation, resource)
+
+    def require(self, operation: "Operation", resource: "Resource") -> None:
+        """Raises the error of the resource's type, for example TOPIC_AUTHORIZATION_FAILED, unless it is allowed."""
+        if self.services.authorizer is not None and not self.allows(operation, resource):
+            from ottla.broker.handler_support.authorization import refusal
+
+            raise refusal(operation, resource, self.principal)
+
+    def allowed(self, operation: "Operation", kind: "ResourceType") -> "Decisions | None":
+        """What the client may do by the names of resources, for requests that name many: `allowed[name]` is a bool.
+        None if there is no authorizer."""
+        authorizer = self.services.authorizer
+        if authorizer is None:
+            return None
+        connection = self.connection
+        return authorizer.decisions(connection.principal, connection.client_host[1:], operation, kind)
+
+    def allows_any(self, operation: "Operation", kind: "ResourceType") -> bool:
+        """Whether the client may do this on at least one resource that exists or could exist."""
+        authorizer = self.services.authorizer
+        if authorizer is None:
+            return True
+        connection = self.connection
+        return authorizer.allows_any(connection.principal, connection.client_host[1:], operation, kind)

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ottla.metadata import records
+from ottla.metadata import acl_records, records
 from ottla.metadata.store import Change, Entry
+from ottla.security.acls import Acls, ResourcePattern
 from ottla.types import INTERNAL_TOPICS, Endpoint, TopicPartition
 
 
@@ -73,6 +74,7 @@ class ClusterImage:
     topic_names: Mapping[bytes, str] = field(default_factory=dict)
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic broker settings, by broker id as text; those for all brokers under the empty string."""
+    acls: Acls = field(default_factory=dict)
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized levels of features that were changed; the others run at their default."""
     features_epoch: int = 0
@@ -147,6 +149,8 @@ class _Draft:
                     configs.pop(broker, None)
                 else:
                     configs[broker] = records.read_config(key, entry.value)
+            case ["kafka-acl", kind, name] | ["kafka-acl-extended", "prefixed", kind, name]:
+                self.put_acls(key, acl_records.read_pattern(key, kind, name), entry)
             case ["controller"]:
                 self.changed["controller_id"] = -1 if entry is None else records.read_controller(key, entry.value)
             case ["controller_epoch"] if entry is not None:
@@ -169,6 +173,13 @@ class _Draft:
             brokers.pop(broker_id, None)
         else:
             brokers[broker_id] = BrokerRegistration(broker_id, epoch, *records.read_broker(key, entry.value))
+
+    def put_acls(self, key: str, pattern: ResourcePattern, entry: Entry | None) -> None:
+        acls = self.copy("acls")
+        if entry is None:
+            acls.pop(pattern, None)
+        else:
+            acls[pattern] = acl_records.read_acls(key, entry.value)
 
     def topic(self, name: str) -> "_TopicDraft":
         draft = self.topics.get(name)

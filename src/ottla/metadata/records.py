@@ -52,11 +52,11 @@ def broker_config_key(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker or DEFAULT_BROKER}"
 
 
-def _write(value: Mapping[str, Any]) -> bytes:
+def write_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _read(key: str, value: bytes) -> dict[str, Any]:
+def read_json(key: str, value: bytes) -> dict[str, Any]:
     try:
         found = json.loads(value.decode())
     except ValueError as error:
@@ -104,11 +104,11 @@ def write_broker(
         value["rack"] = rack
     if is_leaving:
         value["leaving"] = True
-    return _write(value)
+    return write_json(value)
 
 
 def read_broker(key: str, value: bytes) -> BrokerRecord:
-    found = _read(key, value)
+    found = read_json(key, value)
     endpoints = {}
     for text in found.get("endpoints", ()):
         name, _, address = text.partition("://")
@@ -162,7 +162,7 @@ def write_topic(
     adding: Mapping[int, Sequence[int]] = _NONE,
     removing: Mapping[int, Sequence[int]] = _NONE,
 ) -> bytes:
-    return _write(
+    return write_json(
         {
             "version": 3,
             "topic_id": uuid_to_text(topic_id),
@@ -174,7 +174,7 @@ def write_topic(
 
 
 def read_topic(key: str, value: bytes) -> TopicRecord:
-    found = _read(key, value)
+    found = read_json(key, value)
     try:
         partitions = found["partitions"]
         replicas = tuple(tuple(partitions[str(index)]) for index in range(len(partitions)))
@@ -244,7 +244,7 @@ def read_partition_state(key: str, value: bytes) -> PartitionState:
 @functools.lru_cache(1024)
 def _read_state(value: bytes) -> PartitionState:
     """Cached: in a small cluster, most partitions have one of a few states."""
-    found = _read("", value)
+    found = read_json("", value)
     return PartitionState(
         found["leader"],
         found["leader_epoch"],
@@ -262,13 +262,13 @@ _NO_CONFIG = b'{"version":1,"config":{}}'
 
 
 def write_config(config: Mapping[str, str]) -> bytes:
-    return _write({"version": 1, "config": dict(config)})
+    return write_json({"version": 1, "config": dict(config)})
 
 
 def read_config(key: str, value: bytes) -> Mapping[str, str]:
     if value == _NO_CONFIG:
         return _EMPTY
-    config = _read(key, value).get("config")
+    config = read_json(key, value).get("config")
     if not isinstance(config, dict):
         raise RecordError(f"{key}: field config is missing or not an object")
     return config
@@ -278,11 +278,11 @@ def read_config(key: str, value: bytes) -> Mapping[str, str]:
 
 
 def write_controller(broker_id: int, timestamp_ms: int) -> bytes:
-    return _write({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+    return write_json({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
 
 
 def read_controller(key: str, value: bytes) -> int:
-    broker_id = _read(key, value).get("brokerid")
+    broker_id = read_json(key, value).get("brokerid")
     if not isinstance(broker_id, int):
         raise RecordError(f"{key}: field brokerid is missing or not an integer")
     return broker_id
@@ -299,11 +299,11 @@ def read_controller_epoch(key: str, value: bytes) -> int:
 
 
 def write_cluster_id(cluster_id: str) -> bytes:
-    return _write({"version": "1", "id": cluster_id})
+    return write_json({"version": "1", "id": cluster_id})
 
 
 def read_cluster_id(key: str, value: bytes) -> str:
-    cluster_id = _read(key, value).get("id")
+    cluster_id = read_json(key, value).get("id")
     if not isinstance(cluster_id, str):
         raise RecordError(f"{key}: field id is missing or not a string")
     return cluster_id
@@ -311,22 +311,22 @@ def read_cluster_id(key: str, value: bytes) -> str:
 
 def write_features(levels: Mapping[str, int]) -> bytes:
     features = {name: {"min_version_level": level, "max_version_level": level} for name, level in levels.items()}
-    return _write({"version": 2, "status": 1, "features": features})
+    return write_json({"version": 2, "status": 1, "features": features})
 
 
 def read_features(key: str, value: bytes) -> dict[str, int]:
     try:
-        return {name: int(levels["max_version_level"]) for name, levels in _read(key, value)["features"].items()}
+        return {name: int(levels["max_version_level"]) for name, levels in read_json(key, value)["features"].items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{key}: {error!r}") from None
 
 
 def write_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
-    return _write({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+    return write_json({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
 
 
 def read_producer_id_block(key: str, value: bytes) -> tuple[int, int]:
-    found = _read(key, value)
+    found = read_json(key, value)
     try:
         return int(found["block_start"]), int(found["block_end"])
     except (KeyError, ValueError) as error:

@@ -263,6 +263,22 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
         read_only=False,
     )
 
+    # Authorization
+
+    authorizer_class_name: str = setting(
+        "authorizer.class.name",
+        "",
+        "org.apache.kafka.metadata.authorizer.StandardAuthorizer turns ACLs on; not set: everyone may do everything.",
+    )
+    super_users: str = setting(
+        "super.users",
+        "",
+        "Principals that may do everything: User:alice;User:bob. The brokers of a cluster must be among them.",
+    )
+    allow_everyone_if_no_acl_found: bool = setting(
+        "allow.everyone.if.no.acl.found", False, "Whether everyone may use a resource that has no ACLs."
+    )
+
     # Ottla's own
 
     unread_responses_max_bytes: int = setting(
