@@ -47,6 +47,9 @@ STOP_GRACE_MS = 3_000
 """How long requests in progress may take to finish when the broker stops."""
 LEAVE_TIMEOUT_MS = 2_000
 """How long a broker that stops tries to hand over its leadership."""
+REDIRECT_MS = 200
+"""How long a broker goes on answering after it handed over: the next request of a client is answered with the new
+leader. A client whose connection ends first has to look for the leader, and connects to this broker again and again."""
 
 
 class Broker:
@@ -302,7 +305,9 @@ class Broker:
         self.health.phase = STOPPING
         if self._metadata is not None:
             if hand_over:
-                await self._metadata.leave(LEAVE_TIMEOUT_MS)
+                moved = await self._metadata.leave(LEAVE_TIMEOUT_MS)
+                if moved and self.server is not None and self.server.connections:
+                    await asyncio.sleep(REDIRECT_MS / 1000)
             else:
                 self._metadata.freeze()
         await self._stop_parts(STOP_GRACE_MS)

@@ -161,18 +161,20 @@ class MetadataFollower(ClusterChanges):
             raise
         self._duties = loop.create_task(self._do_duties())
 
-    async def leave(self, timeout_ms: int) -> None:
+    async def leave(self, timeout_ms: int) -> int:
         """Gives leadership to other in-sync replicas and leaves the in-sync sets; this broker goes on serving.
+
+        Returns how many partitions were handed over.
 
         Where no other replica is in sync, it stays leader until it stops. If the store does not answer in time, the
         others notice when this broker stops.
         """
         if self._is_leaving or self._joining is None or not self._store.session_id:
-            return
+            return 0
         self._is_leaving = True
         broker_id = self.broker_id
         if self._image.brokers.keys() <= {broker_id}:
-            return
+            return 0
         moved = 0
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -184,6 +186,7 @@ class MetadataFollower(ClusterChanges):
         except (KafkaError, TimeoutError) as error:
             log.warning("broker %d: cannot transfer leadership: %s", broker_id, error or "the store does not answer")
         log.info("broker %d is leaving: %d partitions handed over", broker_id, moved)
+        return moved
 
     def freeze(self) -> None:
         """Changes no leader or in-sync set from now on: brokers that are stopped together must not elect around each

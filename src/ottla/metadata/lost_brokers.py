@@ -1,13 +1,14 @@
-"""Brokers that were lost a moment ago: which they are, and for how long clients still hear of them. Pure."""
+"""Brokers that went away a moment ago: which they are, and for how long clients still hear of them. Pure."""
 
 from typing import NamedTuple
 
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage
 
 LISTED_SECONDS = 5.0
-"""For how long a lost broker stays in the list of brokers. librdkafka (from 2.10 on) removes a broker that is not
-listed any more together with the partitions that it was about to move to their new leader, and finds them only with its
-next check, a second later. Listed, it gives up the partitions first."""
+"""For how long a broker that is gone stays in the list of brokers, whether it died or was stopped. librdkafka (from
+2.10 on) removes a broker that is not listed any more together with the partitions that it was about to move to their
+new leader. They have no leader then until it hears of the next change: a second later, or several. Listed, it gives up
+the partitions first."""
 
 HELD_SECONDS = 0.5
 """For how long an answer about leaders waits for the election after a broker was lost. Clients ask at once: librdkafka
@@ -22,7 +23,7 @@ class Lost(NamedTuple):
 
 
 class LostBrokers:
-    """The brokers that were lost in the last few seconds. Those that left as planned do not count."""
+    """The brokers that went away in the last few seconds."""
 
     def __init__(self) -> None:
         self._lost: dict[int, Lost] = {}
@@ -36,7 +37,7 @@ class LostBrokers:
         if before.brokers is image.brokers:
             return
         for broker_id, registration in before.brokers.items():
-            if broker_id not in image.brokers and not registration.is_leaving:
+            if broker_id not in image.brokers:
                 self._lost[broker_id] = Lost(registration, now)
         for broker_id in image.brokers:
             self._lost.pop(broker_id, None)

@@ -4,10 +4,16 @@ Nothing that was acknowledged is lost or stored twice, records keep their order,
 few of the faults run by default; the long lane has all of them with every client library.
 """
 
+import threading
+
 import pytest
 
+from ottla.errors import ErrorCode
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.produce import ProduceRequest
 from tests.support.processes.cluster import OttlaCluster
 from tests.support.processes.cluster_load import ALL_CLIENTS, SESSION_MS, Load
+from tests.support.wire.raw import RawConnection, batch
 
 PAUSE_S = 1.5 * SESSION_MS / 1000
 ROLES = ["leader", "coordinator", "controller", "follower"]
@@ -55,6 +61,39 @@ def test_a_rolling_restart_is_not_noticed(cluster: OttlaCluster, topic: str) -> 
         load.finish()
         assert load.errors() == {}
         assert load.rebalances == {}
+
+
+def test_a_broker_that_stops_names_the_new_leader_before_it_closes_connections(
+    cluster: OttlaCluster, topic: str
+) -> None:
+    """A client that hears of the new leader moves at once; one that loses its connection has to look for it."""
+    cluster.create_topic(topic)
+    leaving = cluster.nodes[cluster.leader(topic)]
+    with RawConnection(leaving.bootstrap) as connection:
+        data = [ProduceRequest.PartitionProduceData(index=0, records=batch(b"x"))]
+        wanted = ProduceRequest.TopicProduceData(name=topic, partition_data=data)
+        request = ProduceRequest(acks=1, timeout_ms=30_000, topic_data=[wanted])
+        stopping = threading.Thread(target=leaving.terminate)
+        stopping.start()
+        codes: list[int] = []
+        while not codes or codes[-1] == ErrorCode.NONE:
+            response = connection.ask(request, 10)
+            (answer,) = response.responses[0].partition_responses
+            codes.append(answer.error_code)
+        stopping.join()
+    assert codes[-1] == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    (endpoint,) = response.node_endpoints
+    assert (endpoint.node_id, endpoint.port) == (answer.current_leader.leader_id, cluster.nodes[endpoint.node_id].port)
+    assert endpoint.node_id != leaving.id
+
+
+def test_a_broker_that_has_stopped_stays_in_the_list_of_brokers_for_a_moment(cluster: OttlaCluster, topic: str) -> None:
+    """librdkafka forgets the partitions of a broker that vanishes from the list: they had no leader for seconds."""
+    cluster.create_topic(topic)
+    leader = cluster.leader(topic)
+    cluster.nodes[leader].terminate()
+    assert leader in {broker.node_id for broker in cluster.ask(MetadataRequest(topics=[]), 12).brokers}
+    assert cluster.leader(topic) != leader
 
 
 def test_clients_continue_when_the_leader_is_paused_beyond_its_session(
