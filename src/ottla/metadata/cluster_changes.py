@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ottla.metadata.controller import MorePartitions, NewTopic, Rules, TopicReference, TopicResult
     from ottla.metadata.elections import ElectionResult, ElectionType
     from ottla.metadata.features import FeatureUpdate
+    from ottla.metadata.quota_changes import QuotaChange, QuotaResult
     from ottla.metadata.reassignments import Reassignment, ReassignmentResult
     from ottla.types import TopicPartition
 
@@ -150,6 +151,15 @@ class ClusterChanges(ABC):
             lambda image: config_changes.alter_configs(
                 image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
             )
+        )
+
+    async def alter_client_quotas(
+        self, requests: "Sequence[QuotaChange]", *, validate_only: bool = False
+    ) -> "list[QuotaResult]":
+        from ottla.metadata import quota_changes
+
+        return await self._submit(
+            lambda image: quota_changes.alter_client_quotas(image, requests, validate_only=validate_only)
         )
 
     async def update_features(self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False) -> None:

@@ -75,6 +75,8 @@ class ClusterImage:
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Dynamic broker settings, by broker id as text; those for all brokers under the empty string."""
     acls: Acls = field(default_factory=dict)
+    entity_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Settings of users, client ids and addresses: quotas, and credentials of users. By their path below `/config/`."""
     features: Mapping[str, int] = field(default_factory=dict)
     """Finalized levels of features that were changed; the others run at their default."""
     features_epoch: int = 0
@@ -151,6 +153,13 @@ class _Draft:
                     configs[broker] = records.read_config(key, entry.value)
             case ["kafka-acl", kind, name] | ["kafka-acl-extended", "prefixed", kind, name]:
                 self.put_acls(key, acl_records.read_pattern(key, kind, name), entry)
+            case ["config", ("users" | "clients" | "ips"), *_]:
+                configs = self.copy("entity_configs")
+                below = key.removeprefix(records.CONFIGS)
+                if entry is None:
+                    configs.pop(below, None)
+                else:
+                    configs[below] = records.read_config(key, entry.value)
             case ["controller"]:
                 self.changed["controller_id"] = -1 if entry is None else records.read_controller(key, entry.value)
             case ["controller_epoch"] if entry is not None:

@@ -10,6 +10,7 @@ from ottla.types import Endpoint, uuid_from_text, uuid_to_text
 BROKER_IDS = "/brokers/ids"
 KNOWN_BROKERS = "/brokers/known"
 TOPICS = "/brokers/topics"
+CONFIGS = "/config/"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONTROLLER = "/controller"
@@ -46,6 +47,11 @@ def partition_state_key(topic: str, partition: int) -> str:
 
 def topic_config_key(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def entity_config_key(path: str) -> str:
+    """Of users, client ids and addresses: `users/alice`."""
+    return CONFIGS + path
 
 
 def broker_config_key(broker: str) -> str:

@@ -203,8 +203,8 @@ _TABLE = """
     45 AlterPartitionReassignments            0  1   0
     46 ListPartitionReassignments             0  0   0
     47 OffsetDelete                           0  0   -
-    48 DescribeClientQuotas                   0  1   1  unserved
-    49 AlterClientQuotas                      0  1   1  unserved
+    48 DescribeClientQuotas                   0  1   1
+    49 AlterClientQuotas                      0  1   1
     50 DescribeUserScramCredentials           0  0   0  unserved
     51 AlterUserScramCredentials              0  0   0  unserved
     52 Vote                                   0  2   0  -

@@ -175,3 +175,18 @@ def test_reassignments_eligible_leaders_and_known_brokers_are_read() -> None:
     assert not after.topics["t"].partitions[0].is_reassigning
     assert after.topics["t"].partitions[0].replicas == (2, 3)
     assert after.topics["t"].partitions[1] is image.topics["t"].partitions[1]
+
+
+def test_settings_of_users_client_ids_and_addresses_are_read_from_kafkas_keys() -> None:
+    stored = {
+        "users/alice": {"producer_byte_rate": "1024", "SCRAM-SHA-256": "salt=…"},
+        "users/alice/clients/<default>": {"consumer_byte_rate": "2048"},
+        "clients/app%2F1": {"request_percentage": "50"},
+        "ips/10.0.0.1": {"connection_creation_rate": "5"},
+    }
+    image = NO_IMAGE.apply(
+        [put(records.entity_config_key(path), records.write_config(config)) for path, config in stored.items()], 1
+    )
+    assert image.entity_configs == stored
+    image = image.apply([gone("/config/users/alice"), gone("/config/ips/10.0.0.1")], 2)
+    assert list(image.entity_configs) == ["users/alice/clients/<default>", "clients/app%2F1"]

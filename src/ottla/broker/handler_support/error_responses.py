@@ -21,6 +21,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "group_id": ("group_id",),
     "producer_id": ("producer_id",),
     "transactional_id": ("transactional_id",),
+    "entity_type": ("entity_type",),
+    "entity_name": ("entity_name",),
 }
 """Fields of a response that identify an item, and their possible names in the request."""
 
