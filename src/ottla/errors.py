@@ -226,6 +226,21 @@ class KafkaError(OttlaError):
         return self.code.retriable
 
 
+class AuthenticationError(KafkaError):
+    """Broker and client do not agree on TLS, or on who the client is. Trying again would end the same way.
+
+    Kafka has no error code for a failure of TLS: the code is NETWORK_EXCEPTION then, and still not retriable.
+    """
+
+    def __init__(self, detail: str, hint: str, code: ErrorCode = ErrorCode.SASL_AUTHENTICATION_FAILED) -> None:
+        super().__init__(code, detail)
+        self.hint = hint
+
+    @property
+    def retriable(self) -> bool:
+        return False
+
+
 def error_for(error_code: int, doing: str, message: str | None = None) -> KafkaError:
     """The exception for an error code of a response: what was being done, and the broker's message if it sent one."""
     return KafkaError(ErrorCode(error_code), f"{doing}: {message}" if message else doing)

@@ -1,8 +1,11 @@
 """The client side of one connection: pipelined requests, responses matched by order. OWNER of one socket."""
 
 import asyncio
+import functools
 import os
+import random
 import socket
+import ssl
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +13,11 @@ from typing import Any, NamedTuple, Self, cast
 
 import ottla
 from ottla.errors import ErrorCode, KafkaError
+from ottla.net.authentication import authenticate, check_needs_no_sasl, check_serves_sasl, reauthentication_delay_ms
+from ottla.net.client_security import ClientSecurity, Login
 from ottla.net.spare_buffers import SpareBuffers
+from ottla.net.probing import speaks_kafka_without_tls, uses_tls
+from ottla.net.tls_errors import NO_TLS_HINT, TLS_HINT, DroppedTlsError, explain_tls, tls_error
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request, encode_request_parts
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -51,6 +58,21 @@ class _Pending:
         self.timer: asyncio.TimerHandle | None = None
 
 
+class _Dropped(KafkaError):
+    """The broker closed a new connection without a word."""
+
+
+class _Held(NamedTuple):
+    """A request that waits until the client has authenticated again."""
+
+    api_key: int
+    version: int
+    message: Any
+    future: "asyncio.Future[Answer]"
+    timeout_ms: int | None
+    expects_response: bool
+
+
 class Connection(asyncio.BufferedProtocol):
     """One connection to one broker, ready for requests once `open` returns.
 
@@ -65,8 +87,10 @@ class Connection(asyncio.BufferedProtocol):
         client_id: str,
         request_timeout_ms: int,
         on_closed: Callable[["Connection"], None] | None,
+        security: ClientSecurity | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.security = security
         self.client_id = client_id
         self.request_timeout_ms = request_timeout_ms
         self.api_versions: dict[int, tuple[int, int]] = {}
@@ -80,6 +104,11 @@ class Connection(asyncio.BufferedProtocol):
         self._lost = self._loop.create_future()
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 0
+        self._first_id: int | None = None  # of the first request after the connection was ready
+        self._held: deque[_Held] | None = None  # not None while the client authenticates again
+        self._was_dropped_at_first = False
+        self._session_timer: asyncio.TimerHandle | None = None
+        self._reauthentication: asyncio.Task[None] | None = None
         self._frame_bytes_max = GREETING_BYTES_MAX
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._buffered = 0
@@ -87,6 +116,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: memoryview | None = None  # a frame that has not arrived completely is received in place
         self._frame_filled = 0
         self._receive_least = 1
+        self._sets_receive_least = IS_LINUX
 
     @classmethod
     async def open(
@@ -97,16 +127,25 @@ class Connection(asyncio.BufferedProtocol):
         connect_timeout_ms: int = 10_000,
         request_timeout_ms: int = 30_000,
         on_closed: Callable[["Connection"], None] | None = None,
+        security: ClientSecurity | None = None,
+        may_need_sasl: bool = False,
     ) -> Self:
-        """Connects and negotiates API versions. Raises NETWORK_EXCEPTION with the address and the reason."""
-        loop = asyncio.get_running_loop()
+        """Connects, secures the connection, and negotiates API versions: when it returns, requests may be sent.
+
+        Raises NETWORK_EXCEPTION with the address and the reason, or AuthenticationError if TLS or the login failed.
+        With `may_need_sasl`, a client without a login finds out first whether the listener requires one.
+        """
         connection: Self | None = None
+        is_ready = False
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
-                _, connection = await loop.create_connection(
-                    lambda: cls(endpoint, client_id, request_timeout_ms, on_closed), endpoint.host, endpoint.port
-                )
-                await connection._negotiate()  # noqa: SLF001 - its own class
+                try:
+                    connection = await cls._connect(endpoint, client_id, request_timeout_ms, on_closed, security)
+                    await connection._negotiate()  # noqa: SLF001 - its own class
+                except _Dropped as error:
+                    raise await _explain_drop(endpoint, security) from error
+                await connection._become_ready(may_need_sasl)  # noqa: SLF001
+                is_ready = True
         except TimeoutError:
             detail = f"{endpoint} did not answer within {connect_timeout_ms} ms"
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from None
@@ -114,9 +153,34 @@ class Connection(asyncio.BufferedProtocol):
             detail = f"cannot connect to {endpoint}: {_reason(error)}"
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from None
         finally:
-            if connection is not None and not connection.api_versions:
+            if connection is not None and not is_ready:
                 connection.close()
         return connection
+
+    @classmethod
+    async def _connect(
+        cls,
+        endpoint: Endpoint,
+        client_id: str,
+        request_timeout_ms: int,
+        on_closed: Any,
+        security: ClientSecurity | None,
+    ) -> Self:
+        """Opens the socket, with TLS if the client uses it."""
+        loop = asyncio.get_running_loop()
+        make = functools.partial(cls, endpoint, client_id, request_timeout_ms, on_closed, security)
+        context = security.context if security is not None else None
+        if context is None:
+            return (await loop.create_connection(make, endpoint.host, endpoint.port))[1]
+        try:
+            made = await loop.create_connection(
+                make, endpoint.host, endpoint.port, ssl=context, server_hostname=endpoint.host
+            )
+        except (ssl.SSLEOFError, ConnectionResetError, BrokenPipeError, ConnectionAbortedError):
+            raise _Dropped(ErrorCode.NETWORK_EXCEPTION, f"{endpoint} ended the TLS handshake") from None
+        except ssl.SSLError as error:
+            raise explain_tls(error, endpoint) from None
+        return made[1]
 
     @property
     def is_closed(self) -> bool:
@@ -124,7 +188,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        return len(self._pending)
+        return len(self._pending) + len(self._held or ())
+
+    @property
+    def was_dropped_at_first(self) -> bool:
+        """Whether the broker closed it without answering any request: the listener may require SASL."""
+        return self.is_closed and self._was_dropped_at_first
 
     def version_for(self, api_key: int, max_version: int | None = None) -> int:
         """The highest version that both sides support. Raises UNSUPPORTED_VERSION if there is none."""
@@ -163,6 +232,9 @@ class Connection(asyncio.BufferedProtocol):
         version = self.version_for(api_key, max_version)
         if future is None:
             future = self._loop.create_future()
+        if self._held is not None:
+            self._held.append(_Held(api_key, version, build(version), future, timeout_ms, expects_response))
+            return future
         return self._write(api_key, version, build(version), future, timeout_ms, expects_response)
 
     def close(self) -> None:
@@ -172,6 +244,10 @@ class Connection(asyncio.BufferedProtocol):
     async def wait_closed(self) -> None:
         if self._transport is not None:
             await asyncio.shield(self._lost)
+
+    @property
+    def _received_nothing(self) -> bool:
+        return not self.api_versions and not self._buffered and self._frame is None
 
     # --- requests -----------------------------------------------------------------------------------------
 
@@ -218,6 +294,52 @@ class Connection(asyncio.BufferedProtocol):
         self.features = {feature.name: feature.max_version_level for feature in response.finalized_features}
         self._frame_bytes_max = RESPONSE_BYTES_MAX
 
+    # --- SASL ---------------------------------------------------------------------------------------------
+
+    async def _become_ready(self, may_need_sasl: bool) -> None:
+        """Authenticates, if the client has a login."""
+        login = self.security.login if self.security is not None else None
+        if login is not None:
+            check_serves_sasl(self.api_versions, self.endpoint)
+            await self._authenticate(login)
+        elif may_need_sasl and ApiKey.SASL_HANDSHAKE in self.api_versions:
+            await check_needs_no_sasl(self._ask, self.endpoint)
+        self._first_id = self._next_correlation_id
+
+    async def _ask(self, api_key: int, message: Any) -> Any:
+        """Sends a request of the authentication. Requests of the user are held meanwhile."""
+        if self.closed_by is not None:
+            raise self.closed_by
+        version = self.version_for(api_key)
+        return (await self._write(api_key, version, message, self._loop.create_future())).message
+
+    async def _authenticate(self, login: Login) -> None:
+        lifetime_ms = await authenticate(self._ask, self.endpoint, login)
+        if lifetime_ms > 0:
+            delay_ms = reauthentication_delay_ms(lifetime_ms, random.uniform(-1, 1))
+            self._session_timer = self._loop.call_later(delay_ms / 1000, self._begin_reauthentication, login)
+
+    def _begin_reauthentication(self, login: Login) -> None:
+        """Holds new requests: until the new login is complete, the broker accepts nothing else (KIP-368)."""
+        self._held = deque()
+        self._reauthentication = self._loop.create_task(self._reauthenticate(login))
+
+    async def _reauthenticate(self, login: Login) -> None:
+        try:
+            if self._pending:  # responses arrive in order, so the last one comes last
+                await asyncio.wait([self._pending[-1].future])
+            await self._authenticate(login)
+        except KafkaError as error:
+            self._fail(error)
+        except Exception as error:  # a bug, but the held requests must not wait forever
+            self._fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"authenticating at {self.endpoint}: {error!r}"))
+            raise
+        finally:
+            held, self._held = self._held or (), None
+        for request in held:
+            if not request.future.done() and self.closed_by is None:
+                self._write(*request)
+
     def _time_out(self, pending: _Pending, timeout_ms: int) -> None:
         detail = f"{API[pending.api_key].name} got no response from {self.endpoint} within {timeout_ms} ms"
         if not pending.future.done():
@@ -229,6 +351,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        # With TLS, what the kernel still has to receive is not what the frame still needs.
+        self._sets_receive_least = IS_LINUX and transport.get_extra_info("sslcontext") is None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is not None:
@@ -248,9 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         while end - start >= 4 and self.closed_by is None:
             length = int.from_bytes(self._buffer[start : start + 4], "big")
             if length > self._frame_bytes_max or length < 4:
-                detail = f"{self.endpoint} does not speak the Kafka protocol"
-                detail += _guess(bytes(self._buffer[start : start + 4]))
-                self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
+                self._fail(_not_kafka(self.endpoint, bytes(self._buffer[start : start + 4])))
                 return
             start += 4
             if end - start < length:
@@ -273,7 +395,7 @@ class Connection(asyncio.BufferedProtocol):
         Each wake-up costs a turn of the loop, which may have to wait for a thread that holds the GIL.
         """
         least = min(size, RECEIVE_AT_ONCE_BYTES) if size >= RECEIVE_BUFFER_BYTES else 1
-        if least == self._receive_least or not IS_LINUX:
+        if least == self._receive_least or not self._sets_receive_least:
             return
         assert self._transport is not None
         self._receive_least = least
@@ -310,8 +432,16 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            # With TLS 1.3 the broker rejects a client's certificate after the client has finished the handshake.
+            self._fail(explain_tls(error, self.endpoint))
         reason = _reason(error) if isinstance(error, OSError) else "the broker closed it"
-        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, f"lost the connection to {self.endpoint}: {reason}"))
+        detail = f"lost the connection to {self.endpoint}: {reason}"
+        if self.closed_by is None and self._pending:
+            self._was_dropped_at_first = self._pending[0].correlation_id == self._first_id
+        if self._received_nothing:
+            self._fail(_Dropped(ErrorCode.NETWORK_EXCEPTION, detail))
+        self._fail(KafkaError(ErrorCode.NETWORK_EXCEPTION, detail))
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -319,6 +449,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed_by is not None:
             return
         self.closed_by = error
+        if self._session_timer is not None:
+            self._session_timer.cancel()
         if self._transport is not None:
             self._transport.abort()
         for pending in self._pending:
@@ -327,6 +459,9 @@ class Connection(asyncio.BufferedProtocol):
             if not pending.future.done():
                 pending.future.set_exception(error)
         self._pending.clear()
+        for held in self._held or ():
+            if not held.future.done():
+                held.future.set_exception(error)
         if self._on_closed is not None:
             self._on_closed(self)
 
@@ -343,13 +478,23 @@ def _decode(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
         return int.from_bytes(frame[:4], "big"), ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
 
-def _guess(first: bytes) -> str:
-    """Which other protocol the first bytes belong to, if known."""
-    if first == b"HTTP":
-        return ": it speaks HTTP"
+def _not_kafka(endpoint: Endpoint, first: bytes) -> KafkaError:
+    """The error for bytes of another protocol."""
     if first[:2] in (b"\x15\x03", b"\x16\x03"):
-        return ": it speaks TLS"
-    return ""
+        return tls_error(f"{endpoint} uses TLS, and this client does not", TLS_HINT)
+    guess = ": it speaks HTTP" if first == b"HTTP" else ""
+    return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{endpoint} does not speak the Kafka protocol{guess}")
+
+
+async def _explain_drop(endpoint: Endpoint, security: ClientSecurity | None) -> KafkaError:
+    """The error for a new connection that the broker closed without a word."""
+    if security is not None and security.protocol.uses_tls:
+        if await speaks_kafka_without_tls(endpoint):
+            return tls_error(f"{endpoint} does not use TLS", NO_TLS_HINT)
+        return DroppedTlsError(endpoint)
+    if await uses_tls(endpoint):
+        return tls_error(f"{endpoint} uses TLS, and this client does not", TLS_HINT)
+    return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{endpoint} closed a new connection without an answer")
 
 
 def _reason(error: OSError) -> str:

@@ -8,10 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.errors import ErrorCode, KafkaError
+from ottla.errors import AuthenticationError, ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
+from ottla.net.client_security import ClientSecurity
 from ottla.net.connection import Answer, Connection
+from ottla.net.tls_errors import DroppedTlsError
 from ottla.types import Endpoint
+
+DROPS_MAX = 3
+"""After so many TLS handshakes that were dropped, a client that never had a connection is told why it has none."""
 
 log = logging.getLogger("ottla.net")
 
@@ -34,17 +39,20 @@ class Peers:
         connect_timeout_ms: int = 10_000,
         request_timeout_ms: int = 30_000,
         reconnect_backoff: Backoff = Backoff(50, 1_000),
+        security: ClientSecurity | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.client_id = client_id
         self.connect_timeout_ms = connect_timeout_ms
         self.request_timeout_ms = request_timeout_ms
         self.reconnect_backoff = reconnect_backoff
+        self.security = security
         self.random = rng if rng is not None else random.Random()
         self._nodes: dict[int, Endpoint] = {}
         self._links: dict[tuple[int, str], _Link] = {}
         self._unreachable: set[Endpoint] = set()
         self._closed = False
+        self.has_connected = False
 
     @property
     def nodes(self) -> Mapping[int, Endpoint]:
@@ -107,9 +115,13 @@ class Peers:
         """Logs that a broker cannot be reached: once per outage, not per attempt or lane."""
         if endpoint not in self._unreachable:
             self._unreachable.add(endpoint)
-            log.warning("%s; retrying", error.detail)
+            if isinstance(error, AuthenticationError):
+                log.error("%s", error)
+            else:
+                log.warning("%s; retrying", error.detail)
 
     def note_connected(self, endpoint: Endpoint) -> None:
+        self.has_connected = True
         if endpoint in self._unreachable:
             self._unreachable.discard(endpoint)
             log.info("connected to %s again", endpoint)
@@ -146,6 +158,7 @@ class _Link:
         self._queue: deque[_Outgoing] = deque()
         self._connecting: asyncio.Task[None] | None = None
         self._retry_at = 0.0
+        self._may_need_sasl = False
 
     @property
     def is_connected(self) -> bool:
@@ -185,9 +198,13 @@ class _Link:
                 connect_timeout_ms=self._peers.connect_timeout_ms,
                 request_timeout_ms=self._peers.request_timeout_ms,
                 on_closed=self._on_lost,
+                security=self._peers.security,
+                may_need_sasl=self._may_need_sasl,
             )
         except KafkaError as error:
             self._back_off()
+            if isinstance(error, DroppedTlsError) and self.failures >= DROPS_MAX and not self._peers.has_connected:
+                error = error.as_final()
             self._peers.note_outage(self.endpoint, error)
             self._fail_queue(error)
             return
@@ -206,6 +223,7 @@ class _Link:
         # cause a tight loop of reconnects.
         if connection is self.connection:
             self._retry_at = self._loop.time() + self._peers.reconnect_backoff.delay_ms(1, self._jitter()) / 1000
+            self._may_need_sasl = connection.was_dropped_at_first
 
     def _back_off(self) -> None:
         self.failures += 1

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.metadata.image import ClusterImage
 from ottla.net.backoff import Backoff
+from ottla.net.client_security import ClientSecurity
 from ottla.net.peers import Peers
 
 if TYPE_CHECKING:
@@ -24,8 +25,18 @@ RECONNECT_BACKOFF = Backoff(20, 1_000)
 class BrokerPeers:
     """Sends requests to the other brokers of the cluster, by id. Requests to one broker and lane stay in order."""
 
-    def __init__(self, broker_id: int, listener: str | None = None, *, rng: random.Random | None = None) -> None:
-        """`listener` is inter.broker.listener.name; None for the first listener of each broker."""
+    def __init__(
+        self,
+        broker_id: int,
+        listener: str | None = None,
+        *,
+        security: ClientSecurity | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`listener` is inter.broker.listener.name; None for the first listener of each broker.
+
+        `security` is how to connect to that listener; None for plain TCP.
+        """
         self.broker_id = broker_id
         self._listener = listener
         self._peers = Peers(
@@ -33,6 +44,7 @@ class BrokerPeers:
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             reconnect_backoff=RECONNECT_BACKOFF,
+            security=security,
             rng=rng,
         )
 
