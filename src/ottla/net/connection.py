@@ -15,8 +15,8 @@ import ottla
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.authentication import authenticate, check_needs_no_sasl, check_serves_sasl, reauthentication_delay_ms
 from ottla.net.client_security import ClientSecurity, Login
-from ottla.net.spare_buffers import SpareBuffers
 from ottla.net.probing import speaks_kafka_without_tls, uses_tls
+from ottla.net.spare_buffers import SpareBuffers
 from ottla.net.tls_errors import NO_TLS_HINT, TLS_HINT, DroppedTlsError, explain_tls, tls_error
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request, encode_request_parts
