@@ -7,7 +7,9 @@ affects all of them. Tables show best and median values, and the ratio of the me
 import argparse
 import gc
 import shlex
+import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,9 @@ Apache Kafka takes part if its jars are installed (./run setup-extras).
 """
 
 
+LINE_EVERY_S = 5.0
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="./run bench",
@@ -140,17 +145,24 @@ def main() -> None:
     results = Results(brokers.titles())
     command = "./run bench" + "".join(f" {shlex.quote(argument)}" for argument in without_files(sys.argv[1:]))
     console.print(f"[bold]{command}[/bold]  {machine()}")
-    for suite in suites:
-        run_suite(suite, names, results, rounds_of(suite, options), options, console)
-    if options.json:
-        results.write_json(options.json, command)
-    if options.markdown:
-        options.markdown.write_text(results.markdown(command))
+    # Whoever ends a long run gets what was measured until then.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    try:
+        for suite in suites:
+            run_suite(suite, names, results, rounds_of(suite, options), options, console)
+    finally:
+        if options.json:
+            results.write_json(options.json, command)
+        if options.markdown:
+            options.markdown.write_text(results.markdown(command))
+    if results.failures:
+        console.print(*(f"failed: {failure}" for failure in results.failures), sep="\n", markup=False)
+        sys.exit(1)
 
 
 def rounds_of(suite: str, options: argparse.Namespace) -> int:
-    """How often a suite is repeated. One round of hostile peers is long enough, and one of cluster faults is long."""
-    default = 1 if suite == "hostile" else 2 if options.quick or suite == "cluster" else 5
+    """How often a suite is repeated. One round of hostile peers or of cluster faults takes minutes."""
+    default = 1 if suite in ("hostile", "cluster") else 2 if options.quick else 3 if suite == "cores" else 5
     return int(options.rounds or default)
 
 
@@ -180,23 +192,48 @@ def run_suite(
         TextColumn("{task.description}"),
     )
     gc.collect()
+    began, done, steps = time.monotonic(), 0, 0
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)
-        started = False
 
         def step(description: str = "", *, total: int | None = None) -> None:
-            """Shows the next step, or sets the number of steps."""
-            nonlocal started
+            """Shows the next step, or sets the number of steps. Outside a terminal one line every few seconds."""
+            nonlocal done, steps
             if total is not None:
+                steps = total
                 progress.update(task, total=total)
                 return
-            progress.update(task, description=description, advance=1 if started else 0)
-            started = True
+            progress.update(task, description=description, completed=done)
+            if not console.is_terminal and lines.is_due():
+                elapsed = time.monotonic() - began
+                print(f"{suite}: {elapsed:4.0f} s, step {done + 1} of {steps}: {description}", file=sys.stderr)
+            done += 1
 
-        measure(suite, names, results, rounds, options, step)
-    for name in results.suites():
-        if name not in before:
-            results.show(console, name)
+        lines = Every(LINE_EVERY_S)
+        try:
+            measure(suite, names, results, rounds, options, step)
+        except Exception as error:
+            results.failures.append(f"{suite}: {type(error).__name__}: {error}")
+        finally:
+            progress.stop()
+            for name in results.suites():
+                if name not in before:
+                    results.show(console, name)
+
+
+class Every:
+    """Says when some seconds have passed since it last did."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + self._seconds
+        return True
 
 
 def measure(

@@ -26,6 +26,8 @@ class Results:
     def __init__(self, titles: dict[str, str]) -> None:
         self.titles = titles
         self.samples: dict[Measure, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self.failures: list[str] = []
+        """What could not be measured, and why."""
 
     def add(
         self, suite: str, name: str, unit: str, contender: str, value: float, *, more_is_better: bool = False
@@ -81,10 +83,11 @@ class Results:
             lines.append("|---|---|" + "---:|" * (len(heading) - 2))
             lines += ["| " + " | ".join(row) + " |" for row in rows]
             lines.append("")
+        lines += [f"Failed: {failure}" for failure in self.failures]
         return "\n".join(lines)
 
     def write_json(self, path: Path, command: str) -> None:
-        content: dict[str, Any] = {"command": command, "machine": machine(), "measures": []}
+        content: dict[str, Any] = {"command": command, "machine": machine(), "failures": self.failures, "measures": []}
         for measure, found in self.samples.items():
             content["measures"].append({**measure._asdict(), "samples": dict(found)})
         path.write_text(json.dumps(content, indent=1) + "\n")
