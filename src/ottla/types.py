@@ -96,3 +96,13 @@ def partition_for(key: str, partition_count: int) -> int:
     """
     h = java_hash(key)
     return (0 if h == -(2**31) else abs(h)) % partition_count
+
+
+def others_needed_in_sync(replica_count: int, min_insync_replicas: int) -> int:
+    """How many other replicas must be in sync before a broker that has one of them may stop: enough for writes, or all
+    others if there are no more.
+
+    >>> [others_needed_in_sync(*each) for each in ((3, 2), (3, 1), (2, 2), (1, 1))]
+    [2, 1, 1, 0]
+    """
+    return min(max(1, min_insync_replicas), replica_count - 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.broker.http_endpoint import Page
 from ottla.coordinator.hosted import ShardState
 from ottla.metadata.image import ClusterImage, PartitionImage
+from ottla.types import others_needed_in_sync
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
@@ -98,11 +99,10 @@ def losses(services: "Services", broker_id: int) -> tuple[list[str], list[str]]:
         for partition in topic.partitions:
             if broker_id not in partition.replicas:
                 continue
-            needed = max(1, minimum)
-            possible = len(partition.replicas) - 1
-            if possible < needed:
+            needed = others_needed_in_sync(len(partition.replicas), minimum)
+            if needed < max(1, minimum):
                 unprotected.append(f"{topic.name}-{partition.index}")
-            if possible and _others_in_sync(image, partition, broker_id) < min(needed, possible):
+            if _others_in_sync(image, partition, broker_id) < needed:
                 waiting.append(f"{topic.name}-{partition.index}")
     return waiting, unprotected
 

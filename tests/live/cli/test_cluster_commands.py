@@ -120,6 +120,26 @@ def test_a_broker_that_returned_is_found_by_a_client_that_knew_it_was_gone(clust
         assert [directory.node_id for directory in admin.describe_log_dirs([2])] == [2]
 
 
+def test_a_broker_is_stopped_only_when_the_others_can_do_without_it(
+    run: Run, cluster: EmbeddedCluster, orders: str
+) -> None:
+    assert run("cluster", "reassign", f"{orders}:0=0,1", f"{orders}:1=0,2", f"{orders}:2=0,2", "--wait").status == 0
+    assert run("cluster", "wait-in-sync").status == 0
+    cluster.kill(0)
+    quick = ("--interval", "0.1", "--timeout", "0.3")
+    eventually(lambda: run("cluster", "--json").json["partitions_out_of_sync"] >= 3)
+    waited = run("cluster", "wait-in-sync", *quick)
+    assert (waited.status, "gave up after 0.3 s, not in sync: 2 brokers (down: 0)" in waited.err) == (1, True)
+    needed = run("cluster", "wait-in-sync", "--before-stopping", "2", *quick)
+    assert needed.status == 1
+    assert "2 partitions would be unavailable without broker 2: " in needed.err
+    assert f"{orders}-1, {orders}-2" in needed.err
+    # Nothing of this topic needs broker 1 more than broker 0 already is missed.
+    assert f"{orders}-0" in run("cluster", "wait-in-sync", "--before-stopping", "1", *quick).err
+    cluster.restart(0)
+    assert run("cluster", "wait-in-sync", "--before-stopping", "2", "--json").status == 0
+
+
 def test_leadership_goes_back_on_request(run: Run, cluster: EmbeddedCluster, orders: str) -> None:
     victim = replicas(run, orders)[0][0]
     cluster.kill(victim)
@@ -245,6 +265,8 @@ def test_a_broker_that_is_needed_is_not_drained(run: Run, orders: str) -> None:
         (["elect-leaders", "--unclean"], 2, "--unclean needs topics"),
         (["elect-leaders", "nothing"], 1, "topic nothing does not exist"),
         (["watch", "--interval", "0"], 2, "invalid value for '--interval'"),
+        (["wait-in-sync", "--timeout", "-1"], 2, "invalid value for '--timeout'"),
+        (["wait-in-sync", "--before-stopping", "7"], 2, "there is no broker 7 (the brokers are 0, 1, 2"),
         (["frobnicate"], 2, "no such command 'frobnicate'"),
     ],
 )

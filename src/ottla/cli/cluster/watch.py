@@ -69,8 +69,10 @@ def watch_until(
     interval: float = 1.0,
     as_json: bool = False,
     is_silent: bool = False,
-) -> None:
-    """Shows the cluster again and again until it is in the wanted state."""
+    timeout: float | None = None,
+) -> bool:
+    """Shows the cluster again and again until it is in the wanted state. False if it was not within `timeout`."""
+    deadline = None if timeout is None else monotonic() + timeout
     view = _silent() if is_silent else _json_lines() if as_json else _live() if console().is_terminal else _lines()
     with view as show:
         while True:
@@ -83,10 +85,13 @@ def watch_until(
                 if not is_silent:
                     print(f"ottla: {explain(error)[0]}; trying again", file=sys.stderr)
             else:
+                done = is_done(state)
                 show(state)
-                if is_done(state):
-                    return
-            time.sleep(interval)
+                if done:
+                    return True
+            if deadline is not None and monotonic() >= deadline:
+                return False
+            time.sleep(interval if deadline is None else max(0.0, min(interval, deadline - monotonic())))
 
 
 class Speeds:

@@ -1,0 +1,109 @@
+"""`ottla cluster wait-in-sync`: returns when replicas are in sync, for hooks that stop brokers one after the other."""
+
+from typing import Annotated
+
+import typer
+
+from ottla.cli.cluster.state import ClusterState
+from ottla.cli.cluster.watch import API_TIMEOUT_MS, summary, watch_until
+from ottla.cli.output import CommandError, plural
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, check_reachable, client_settings
+from ottla.client.blocking import Admin
+from ottla.client.core.model import PartitionDescription
+from ottla.errors import OttlaError
+from ottla.types import TopicPartition, others_needed_in_sync
+
+SHOWN = 5
+"""The most partitions that the error lists."""
+
+
+def wait_in_sync(
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after this time: exit status 1.")
+    ] = 60.0,
+    before_stopping: Annotated[
+        int | None,
+        typer.Option(
+            "--before-stopping",
+            metavar="BROKER",
+            min=0,
+            help="Wait only until every partition stays available without this broker.",
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two readings.")
+    ] = 1.0,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Wait until all replicas are in sync and nothing is moved.
+
+    With --before-stopping, other brokers may be down: what counts is that each
+    partition of this broker keeps min.insync.replicas in-sync replicas without
+    it, or all others if it has no more. Partitions with one replica are not
+    waited for. Exit status: 0 in sync, 1 not within --timeout, 2 wrong options.
+
+    \b
+    Examples:
+      ottla cluster wait-in-sync
+      ottla cluster wait-in-sync --before-stopping 2 --timeout 120
+      ottla cluster wait-in-sync --json --bootstrap broker-1:9092
+    """
+    check_reachable(bootstrap)
+    with Admin(client_settings(bootstrap) | {"default.api.timeout.ms": str(API_TIMEOUT_MS)}) as admin:
+        minimums = Minimums(admin)
+        needed: list[TopicPartition] = []
+        last: ClusterState | None = None
+
+        def is_done(state: ClusterState) -> bool:
+            nonlocal needed, last
+            last = state
+            if before_stopping is None:
+                return state.is_healthy and not state.down
+            if before_stopping not in {*state.running, *state.down}:
+                raise OttlaError(f"there is no broker {before_stopping}", f"{_known(state)}; see: ottla cluster")
+            needed = needed_by(state, before_stopping, minimums)
+            return not needed
+
+        if watch_until(admin, is_done, interval=interval, as_json=as_json, timeout=timeout):
+            return
+        if needed:
+            names = ", ".join(map(str, needed[:SHOWN])) + (", …" if len(needed) > SHOWN else "")
+            what = f"{plural(len(needed), 'partition')} would be unavailable without broker {before_stopping}: {names}"
+        else:
+            what = "not in sync: " + (summary(last) if last is not None else "the cluster does not answer")
+        raise CommandError(f"gave up after {timeout:g} s, {what}", "see: ottla cluster watch")
+
+
+class Minimums:
+    """min.insync.replicas by topic. A topic is asked for once, and only if one of its replicas is out of sync."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._found: dict[str, int] = {}
+
+    def __getitem__(self, topic: str) -> int:
+        if topic not in self._found:
+            entries = self._admin.describe_configs("topic", topic, names=["min.insync.replicas"])
+            values = [entry.value for entry in entries if entry.name == "min.insync.replicas"]
+            self._found[topic] = int(values[0]) if values and values[0] else 1
+        return self._found[topic]
+
+
+def needed_by(state: ClusterState, broker: int, minimums: Minimums) -> list[TopicPartition]:
+    """The partitions that would be harmed if this broker stopped, and would not be if other replicas were in sync."""
+
+    def is_harmed(partition: TopicPartition, p: PartitionDescription) -> bool:
+        if broker not in p.replicas:
+            return False
+        others = sum(member != broker and member in state.running for member in p.in_sync_replicas)
+        # All others are in sync: there is nothing to wait for, and no need to ask for the minimum.
+        if others == len(p.replicas) - 1:
+            return False
+        return others < others_needed_in_sync(len(p.replicas), minimums[partition.topic])
+
+    return [partition for partition, p in state.partitions() if is_harmed(partition, p)]
+
+
+def _known(state: ClusterState) -> str:
+    return "the brokers are " + ", ".join(str(each) for each in sorted({*state.running, *state.down}))
