@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.cli.serve_options import HELP, Options, parse_options
+from ottla.cli.systemd import keep_alive, notify
 from ottla.errors import KafkaError, OttlaError
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ async def _serve(config: "BrokerConfig", say_ready: Callable[[str], None], lifel
         loop.add_signal_handler(number, _on_signal, stop)
     if lifeline is not None:
         _watch_lifeline(loop, stop, lifeline)
+    keep_alive(loop)
     broker = Broker(config)
     try:
         await broker.start()
@@ -107,10 +109,12 @@ async def _serve(config: "BrokerConfig", say_ready: Callable[[str], None], lifel
         hand_over = await stop
         trimming.cancel()
     finally:
+        notify("STOPPING=1")
         await broker.stop(hand_over=hand_over)
 
 
 def say_ready(address: str) -> None:
+    notify(f"READY=1\nSTATUS=serves clients at {address}")
     try:
         print(f"ottla ready: {address}", flush=True)
     except OSError:  # standard output is closed; the broker serves anyway

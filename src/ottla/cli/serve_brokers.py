@@ -18,6 +18,7 @@ from typing import NoReturn
 from ottla.broker.one_host import broker_directory, settings_of_brokers
 from ottla.cli.serve import run_broker, say_ready
 from ottla.cli.serve_options import BROKERS_MAX, DEFAULT_DATA, Options
+from ottla.cli.systemd import notify, watchdog_interval_s
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.log.log_directory import LOCK_FILE
@@ -71,6 +72,7 @@ class Supervisor:
         self._options = options
         self._lifeline = os.pipe()
         self._signals = os.pipe()
+        self._beat_s = watchdog_interval_s()
         self._stops = 0
         self._stopping_since: float | None = None
         self._was_ready = False
@@ -134,6 +136,9 @@ class Supervisor:
         due = [child.start_at for child in self._children if child.start_at is not None and self._stops == 0]
         if self._stopping_since is not None:
             due.append(self._stopping_since + STOP_S + 0.1)
+        if self._beat_s is not None:
+            notify("WATCHDOG=1")
+            due.append(monotonic() + self._beat_s)
         timeout_ms = max(0.0, min(due) - monotonic()) * 1000 + 1 if due else None
         for ready, _ in poll.poll(timeout_ms):
             if ready == self._signals[0]:
@@ -207,6 +212,7 @@ class Supervisor:
     def _begin_stop(self) -> None:
         """All at once: there is nobody to hand over partitions to."""
         self._stopping_since = monotonic()
+        notify("STOPPING=1")
         os.close(self._lifeline[1])
 
     def _kill(self) -> None:
@@ -231,6 +237,7 @@ def _become_broker(child: Child, options: Options, report_to: int, lifeline: int
             signal.signal(number, signal.SIG_DFL)
         # Ctrl-C in a terminal reaches every process of its group; the brokers are stopped by this one instead.
         os.setsid()
+        os.environ.pop("NOTIFY_SOCKET", None)  # only the supervisor speaks to systemd
         for descriptor in foreign:
             os.close(descriptor)
         _read_nothing()
