@@ -256,11 +256,7 @@ class Broker:
     async def _start_http(self, address: str) -> None:
         """Before anything slow: a broker that loads its logs is alive, and says so."""
         self.http = http = HttpEndpoint()
-        http.pages |= {
-            b"/healthz": self.health.healthz,
-            b"/readyz": self.health.readyz,
-            b"/safe-to-stop": self.health.safe_to_stop,
-        }
+        http.pages |= self.health.pages()
         try:
             await http.listen(address)
         except OSError as error:

@@ -6,7 +6,7 @@ would take away something that a later stop would not.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.http_endpoint import Page
@@ -37,6 +37,10 @@ class Health:
         """The broker's parts, when they are complete."""
         self._loading_since: dict[tuple[str, int], int] = {}
         """When each coordinator partition was first seen loading, by name and epoch."""
+
+    def pages(self) -> dict[bytes, Callable[[], Page]]:
+        """The pages by path."""
+        return {b"/healthz": self.healthz, b"/readyz": self.readyz, b"/safe-to-stop": self.safe_to_stop}
 
     def healthz(self) -> Page:
         """The event loop runs, or there would be no answer."""

@@ -1,6 +1,10 @@
 """`ottla cluster wait-in-sync`: returns when replicas are in sync, for hooks that stop brokers one after the other."""
 
-from typing import Annotated
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +14,7 @@ from ottla.cli.output import CommandError, plural
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, check_reachable, client_settings
 from ottla.client.blocking import Admin
 from ottla.client.core.model import PartitionDescription
+from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition, others_needed_in_sync
 
@@ -30,6 +35,14 @@ def wait_in_sync(
             help="Wait only until every partition stays available without this broker.",
         ),
     ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--endpoint",
+            metavar="URL",
+            help="Ask the broker that is to be stopped, at its --metrics address; needs no Kafka client settings.",
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two readings.")
     ] = 1.0,
@@ -38,17 +51,24 @@ def wait_in_sync(
 ) -> None:
     """Wait until all replicas are in sync and nothing is moved.
 
-    With --before-stopping, other brokers may be down: what counts is that each
-    partition of this broker keeps min.insync.replicas in-sync replicas without
-    it, or all others if it has no more. Partitions with one replica are not
-    waited for. Exit status: 0 in sync, 1 not within --timeout, 2 wrong options.
+    With --before-stopping or --endpoint, other brokers may be down: what counts
+    is that each partition of this broker keeps min.insync.replicas in-sync
+    replicas without it, or all others if it has no more. Partitions with one
+    replica are not waited for. Exit status: 0 in sync, 1 not within --timeout
+    or nobody answers, 2 wrong options.
 
     \b
     Examples:
       ottla cluster wait-in-sync
       ottla cluster wait-in-sync --before-stopping 2 --timeout 120
+      ottla cluster wait-in-sync --endpoint http://127.0.0.1:9308   # in a hook
       ottla cluster wait-in-sync --json --bootstrap broker-1:9092
     """
+    if endpoint is not None:
+        if before_stopping is not None:
+            raise OttlaError("--endpoint excludes --before-stopping", "the endpoint answers for its own broker")
+        _ask_endpoint(endpoint, timeout, interval, as_json)
+        return
     check_reachable(bootstrap)
     with Admin(client_settings(bootstrap) | {"default.api.timeout.ms": str(API_TIMEOUT_MS)}) as admin:
         minimums = Minimums(admin)
@@ -73,6 +93,42 @@ def wait_in_sync(
         else:
             what = "not in sync: " + (summary(last) if last is not None else "the cluster does not answer")
         raise CommandError(f"gave up after {timeout:g} s, {what}", "see: ottla cluster watch")
+
+
+def _ask_endpoint(endpoint: str, timeout: float, interval: float, as_json: bool) -> None:
+    url = endpoint.rstrip("/") + "/safe-to-stop"
+    if not url.startswith(("http://", "https://")):
+        raise OttlaError(f"--endpoint {endpoint} is no URL", "write http://HOST:PORT, as in http://127.0.0.1:9308")
+    deadline, last = monotonic() + timeout, ""
+    while True:
+        answer = _get(url)
+        line = json.dumps(answer) if as_json else "; ".join(answer["reasons"]) or "safe to stop"
+        if line != last:
+            last = line
+            print(line, flush=True)
+        if answer["ok"]:
+            return
+        if monotonic() >= deadline:
+            raise CommandError(
+                f"gave up after {timeout:g} s: {'; '.join(answer['reasons'])}", "see: ottla cluster watch"
+            )
+        time.sleep(max(0.0, min(interval, deadline - monotonic())))
+
+
+def _get(url: str) -> dict[str, Any]:
+    try:
+        try:
+            with urllib.request.urlopen(url, timeout=API_TIMEOUT_MS / 1000) as response:
+                body = response.read()
+        except urllib.error.HTTPError as error:  # 503 is an answer too
+            body = error.read()
+        answer = json.loads(body)
+        if not isinstance(answer, dict) or not isinstance(answer.get("reasons"), list):
+            raise ValueError("it is no answer of a broker")
+        return answer
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise CommandError(f"cannot ask {url}: {reason}", "is the broker running with --metrics HOST:PORT?") from None
 
 
 class Minimums:
