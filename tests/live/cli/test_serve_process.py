@@ -339,3 +339,23 @@ def test_serve_imports_no_library_of_other_commands() -> None:
     )
     loaded = set(out.stdout.decode().split())
     assert not loaded & {"typer", "click", "rich", "pyarrow", "numpy", "prometheus_client", "argparse", "http", "email"}
+
+
+def test_a_hook_asks_the_broker_whether_it_may_be_stopped(tmp_path: Path) -> None:
+    port = free_port()
+    words = [sys.executable, "-m", "ottla", "cluster", "wait-in-sync", "--timeout", "0.2", "--endpoint"]
+
+    def ask(*more: str) -> tuple[int, str, str]:
+        asked = subprocess.run(
+            [*words, *more], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": SOURCE}
+        )
+        return asked.returncode, asked.stdout, asked.stderr
+
+    with serving("--data", str(tmp_path), "--metrics", f"127.0.0.1:{port}"):
+        assert ask(f"http://127.0.0.1:{port}") == (0, "safe to stop\n", "")
+        status, out, _ = ask(f"http://127.0.0.1:{port}/", "--json")
+        assert (status, '"ok": true' in out) == (0, True)
+    status, _, error = ask(f"http://127.0.0.1:{port}")
+    assert (status, "Connection refused" in error) == (1, True)
+    status, _, error = ask(f"127.0.0.1:{port}")
+    assert (status, "is no URL (write http://HOST:PORT" in error) == (2, True)
