@@ -25,9 +25,11 @@ from ottla.errors import OttlaError
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, files_for_connections
+from ottla.metadata.etcd.location import is_etcd
 from ottla.metadata.file_systems import check_local
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
+from ottla.metadata.opening import access_of, open_store
 from ottla.metadata.store import MetadataStore
 from ottla.net.server import Connection, Disconnect, Limits, Server
 from ottla.replication.broker_peers import BrokerPeers
@@ -131,10 +133,9 @@ class Broker:
         identity = read_identity(self._disk, directory.path, config.node_id)
         store = self._store
         if store is None:
-            from ottla.metadata.sqlite_store import SqliteStore
-
-            store = SqliteStore(
-                self._metadata_file(directory.path),
+            store = open_store(
+                self._metadata_location(directory.path),
+                access_of(config),
                 session_timeout_ms=config.broker_session_timeout_ms,
                 clock=clock,
             )
@@ -215,8 +216,10 @@ class Broker:
         if authorizer is not None and image.acls is not authorizer.acls:
             self.services.authorizer = authorizer.with_acls(image.acls)
 
-    def _metadata_file(self, data: str) -> str:
-        """The file of the metadata store. Its directory exists when this returns."""
+    def _metadata_location(self, data: str) -> str:
+        """The address in etcd, or the file of the metadata, whose directory exists when this returns."""
+        if self.config.metadata is not None and is_etcd(self.config.metadata):
+            return self.config.metadata
         path = self.config.metadata or os.path.join(data, METADATA_DIRECTORY, METADATA_FILE)
         if self.config.metadata:
             check_local(path)

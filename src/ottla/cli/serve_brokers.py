@@ -60,7 +60,7 @@ def serve_brokers(options: Options) -> int:
     _check_directory(options)
     _warn_of_missing(options)
     children = [Child(n, settings) for n, settings in enumerate(settings_of_brokers(options.values, options.brokers))]
-    _import_broker()
+    _import_broker(options)
     return Supervisor(children, options).run()
 
 
@@ -285,12 +285,17 @@ def _warn_of_missing(options: Options) -> None:
         _say(f"there is data of broker {names}, which --brokers {options.brokers} does not start")
 
 
-def _import_broker() -> None:
+def _import_broker(options: Options) -> None:
     """Imports what every broker uses, before they are forked: they share its memory, and start at once."""
     import gc
 
     import ottla.broker.broker
-    import ottla.metadata.sqlite_store  # noqa: F401
+    from ottla.metadata.etcd.location import is_etcd
+
+    if is_etcd(options.values.get("ottla.metadata")):
+        import ottla.metadata.etcd.store
+    else:
+        import ottla.metadata.sqlite_store  # noqa: F401
 
     try:
         import uvloop  # noqa: F401

@@ -25,7 +25,8 @@ Options:
   --brokers N           run a cluster of N broker processes on the ports from --listen upwards, each with its own
                         directory in --data; a broker that crashes is started again
   --node-id N           this broker's id in a cluster (default: 0)
-  --metadata PATH       file with the cluster's metadata; brokers of one host that share it form a cluster
+  --metadata LOCATION   the cluster's metadata: a file, for brokers of one host, or etcd://HOST:PORT,…/PREFIX, for
+                        several hosts; brokers with the same metadata form a cluster
                         (default: inside the data directory)
   --config FILE         properties file with one name=value per line, like Kafka's server.properties
   --set NAME=VALUE      set a broker setting; overrides the file; repeatable
@@ -49,6 +50,9 @@ A cluster of three brokers, with one command or with three:
   ottla serve --node-id 0 --metadata /tmp/c/metadata --listen 127.0.0.1:9092 --data /tmp/c/0
   ottla serve --node-id 1 --metadata /tmp/c/metadata --listen 127.0.0.1:9093 --data /tmp/c/1
   ottla serve --node-id 2 --metadata /tmp/c/metadata --listen 127.0.0.1:9094 --data /tmp/c/2
+
+On several hosts, with etcd (docs/clusters.md):
+  ottla serve --node-id 1 --metadata etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/ottla --listen 10.0.0.1:9092
 """
 
 _SETTINGS = {

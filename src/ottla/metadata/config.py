@@ -13,8 +13,24 @@ class ControllerConfig(BaseConfig):
         "broker.session.timeout.ms",
         9_000,
         "A broker that sends no heartbeat for this long is considered dead. On one host, a broker whose process ended "
-        "is noticed at once, so this is for processes that hang.",
+        "is noticed at once, so this is for processes that hang. With metadata in etcd the default is 3000, and the "
+        "value is rounded up to seconds.",
         at_least=1,
+    )
+    etcd_ca_file: str | None = setting(
+        "ottla.etcd.ca.file",
+        None,
+        "PEM file with the certificate authorities that sign etcd's certificates (etcds://); default: the system's.",
+    )
+    etcd_certificate_file: str | None = setting(
+        "ottla.etcd.certificate.file", None, "PEM file with this broker's certificate for etcd, if etcd asks for one."
+    )
+    etcd_key_file: str | None = setting(
+        "ottla.etcd.key.file", None, "PEM file with the private key of ottla.etcd.certificate.file."
+    )
+    etcd_user: str | None = setting("ottla.etcd.user", None, "The user of this broker in etcd, if etcd requires one.")
+    etcd_password: str | None = setting(
+        "ottla.etcd.password", None, "The password of ottla.etcd.user. Keep it in the settings file.", kind="password"
     )
     auto_leader_rebalance_enable: bool = setting(
         "auto.leader.rebalance.enable", True, "Whether leadership returns to the first replica once it is in sync."

@@ -48,6 +48,9 @@ Subscriber = Callable[[ClusterImage], "Awaitable[None] | None"]
 ATTEMPTS_AT_ONCE = 3
 """How often a change is tried again without a pause in between."""
 RECONNECT_SECONDS = 1.0
+DUPLICATE_POLL_SECONDS = 0.1
+EXPIRY_SLACK_MS = 2_000
+"""How much later than its timeout a store may end a session."""
 
 
 class MetadataFollower(ClusterChanges):
@@ -218,9 +221,12 @@ class MetadataFollower(ClusterChanges):
             self._on_changes([Change(entry.key, entry, entry.modified) for entry in entries])
         except records.RecordError as error:
             raise OttlaError(f"cannot read the stored metadata: {error}") from error
+        except StoreUnavailable as error:
+            raise OttlaError(str(error), "Check the metadata store.") from error
         new_cluster_id = uuid_to_text(new_topic_id())
         loop_time = asyncio.get_running_loop().time
-        patience_ms = self._store.session_timeout_ms if self._store.dead_sessions_linger else 0
+        # After a crash, this broker's own earlier registration may still be there.
+        patience_ms = self._store.session_timeout_ms + EXPIRY_SLACK_MS if self._store.dead_sessions_linger else 0
         waited_until = loop_time() + patience_ms / 1000
         while True:
             self._publishing = True
@@ -238,7 +244,7 @@ class MetadataFollower(ClusterChanges):
                     raise
                 if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION or loop_time() >= waited_until:
                     raise OttlaError(error.detail, _JOIN_HINTS[error.code]) from None
-            await asyncio.sleep(RECONNECT_SECONDS)
+            await asyncio.sleep(DUPLICATE_POLL_SECONDS)
             await self._store.sync()
         image = self._image
         log.info(
@@ -324,8 +330,14 @@ class MetadataFollower(ClusterChanges):
                 if not self._is_leaving:
                     await self._controller.perform(self._image)
                     wait_seconds = await self._controller.next_duty(self._image)
-            except Exception:
-                log.exception("broker %d: cannot update cluster metadata, will be retried", self.broker_id)
+            except Exception as error:
+                is_expected = isinstance(error, KafkaError | OttlaError | SessionExpired | StoreUnavailable)
+                log.warning(
+                    "broker %d: cannot update cluster metadata, will be retried: %s",
+                    self.broker_id,
+                    error or type(error).__name__,
+                    exc_info=not is_expected,
+                )
                 await asyncio.sleep(RECONNECT_SECONDS)
                 self._duties_due.set()
 
@@ -361,7 +373,7 @@ class MetadataFollower(ClusterChanges):
     async def _catch_up(self) -> None:
         try:
             await self._store.sync()
-        except SessionExpired as error:
+        except (SessionExpired, StoreUnavailable) as error:
             raise cannot_commit(error) from error
 
     def _operations(self, decision: Decision[Any]) -> list[Operation]:

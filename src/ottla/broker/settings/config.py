@@ -21,6 +21,7 @@ from ottla.broker.settings.unused_settings import (
 from ottla.config import Setting, settings_of, unknown_setting
 from ottla.errors import ConfigError, ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
+from ottla.metadata.etcd.location import is_etcd, parse_location
 from ottla.metadata.image import ClusterImage, TopicImage
 from ottla.types import REBALANCES_TOPIC
 
@@ -34,6 +35,8 @@ TOPIC_SETTINGS = settings_of(TopicConfig)
 
 TOPIC_RESOURCE = 2
 PROTOCOLS = "group.coordinator.rebalance.protocols"
+SESSION_TIMEOUT = "broker.session.timeout.ms"
+ETCD_SESSION_TIMEOUT_MS = 3_000
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 _FACTOR_SETTINGS = {
     "__consumer_offsets": "offsets.topic.replication.factor",
@@ -118,6 +121,10 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
             notices.append(f"{name} has no effect")
         else:
             raise unknown_setting(name, [*BROKER_SETTINGS, *ALIASES, *UNUSED])
+    if is_etcd(chosen.get("metadata")) and SESSION_TIMEOUT not in given:
+        # In etcd nobody notices that a process has ended, so its lease is shorter than Kafka's session.
+        given[SESSION_TIMEOUT] = str(ETCD_SESSION_TIMEOUT_MS)
+        chosen["broker_session_timeout_ms"] = ETCD_SESSION_TIMEOUT_MS
     config = BrokerConfig(**chosen, given=given, notices=tuple(notices))
     _check_together(config)
     return config
@@ -127,6 +134,12 @@ def _check_together(config: BrokerConfig) -> None:
     """Settings that are valid alone but not together."""
     if len(config.log_dirs) != 1 or not config.log_dirs[0]:
         raise ConfigError("log.dirs must have exactly one directory", "Several directories are not supported.")
+    if config.metadata is not None and is_etcd(config.metadata):
+        parse_location(config.metadata)
+    if (config.etcd_certificate_file is None) != (config.etcd_key_file is None):
+        raise ConfigError(
+            "ottla.etcd.certificate.file and ottla.etcd.key.file belong together", "Set both of them, or none."
+        )
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         value = getattr(config, BROKER_SETTINGS[name].attribute)
         if value is not None and (value == 0 or value < -1):

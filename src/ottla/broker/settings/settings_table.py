@@ -43,8 +43,8 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
     metadata: str | None = setting(
         "ottla.metadata",
         None,
-        "The file with the cluster's metadata. Brokers of one host that share it form a cluster; "
-        "not set: inside the data directory.",
+        "Where the cluster's metadata is: a file, for brokers of one host, or etcd://HOST:PORT,HOST:PORT/PREFIX "
+        "(etcds:// with TLS). Brokers with the same metadata form a cluster; not set: inside the data directory.",
     )
     listeners: tuple[str, ...] = setting(
         "listeners",

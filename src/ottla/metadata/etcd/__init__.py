@@ -1,0 +1,1 @@
+"""etcd as the store of the cluster's metadata, for brokers on several hosts."""
