@@ -13,8 +13,8 @@ from tests.unit.metadata.test_store_contract import World
 _numbers = itertools.count()
 
 
-@pytest.fixture
-def world(etcd: EtcdCluster) -> World:  # type: ignore[no-redef]
+@pytest.fixture  # type: ignore[no-redef]
+def world(etcd: EtcdCluster) -> World:
     location = parse_location(etcd.url(f"/contract-{next(_numbers)}"))
 
     async def expire(store: EtcdStore, seen_by: EtcdStore) -> None:
