@@ -19,7 +19,13 @@ from ottla.broker.identity import read_identity, write_identity
 from ottla.broker.services import Services
 from ottla.broker.settings.authorizer_settings import make_authorizer
 from ottla.broker.settings.config import BrokerConfig, Settings
-from ottla.broker.settings.listeners import Listener, advertised_endpoints, check_advertised, parse_listeners
+from ottla.broker.settings.listeners import (
+    Listener,
+    advertised_endpoints,
+    check_advertised,
+    connection_rates,
+    parse_listeners,
+)
 from ottla.clock import BootClock, Clock, MonotonicClock, monotonic_ms, system_boot_clock, system_clock
 from ottla.errors import OttlaError
 from ottla.log.config import TopicConfig
@@ -38,6 +44,7 @@ from ottla.types import Endpoint, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
+    from ottla.broker.throttling import QuotaKeeper
     from ottla.broker.watchdog import Watchdog
 
 
@@ -92,6 +99,7 @@ class Broker:
         self._peers: BrokerPeers | None = None
         self._replicas: ReplicaManager | None = None
         self._coordinators: Coordinators | None = None
+        self._quotas: QuotaKeeper | None = None
         self.listeners: dict[str, Listener] = {}
         """Where the broker listens, by listener name."""
 
@@ -194,6 +202,7 @@ class Broker:
             metadata.subscribe(self._apply_acls)
         metadata.subscribe(self._apply_settings)
         self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
+        metadata.subscribe(self._apply_quotas)
         if self.http is not None:
             self._start_metrics(self.http, server)
         server.handle = self.dispatcher
@@ -209,6 +218,16 @@ class Broker:
             services.config = config
             services.replicas.reconfigure(config)
             self.server.limits = _limits(config)
+
+    def _apply_quotas(self, image: ClusterImage) -> None:
+        """Most clusters have no quotas; their code is imported with the first one."""
+        if self._quotas is None:
+            if self.server is None or not (image.entity_configs or connection_rates(self.services.config)):
+                return
+            from ottla.broker.throttling import QuotaKeeper
+
+            self._quotas = QuotaKeeper(self.dispatcher, self.server)
+        self._quotas.apply(image)
 
     def _apply_acls(self, image: ClusterImage) -> None:
         """From now on requests are decided by the ACLs of this image."""

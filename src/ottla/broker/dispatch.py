@@ -14,9 +14,9 @@ import logging
 import pkgutil
 import struct
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker import handlers
 from ottla.broker.services import Context, Services
@@ -27,6 +27,9 @@ from ottla.net.server import Connection, Disconnect
 from ottla.protocol.api import API, Api, ApiKey, snake_case
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response_parts
 from ottla.protocol.primitives import ProtocolError
+
+if TYPE_CHECKING:
+    from ottla.broker.throttling import Throttling
 
 log = logging.getLogger("ottla.broker")
 
@@ -123,6 +126,8 @@ class Dispatcher:
         self.routes: dict[int, Route] = {}
         """By api key in the upper and version in the lower 16 bits."""
         self.malformed = 0
+        self.throttling: Throttling | None = None
+        """Set while the cluster has quotas for users or client ids."""
         self._measures_latency = measure_latency
 
     def __call__(self, frame: bytes | memoryview, connection: Connection) -> Response | Awaitable[Response]:
@@ -154,6 +159,8 @@ class Dispatcher:
             raise Disconnect(str(error)) from None
         route.requests += 1
         context = Context(self.services, version, client_id, connection)
+        if self.throttling is not None:
+            return self.throttling.answer(route, request, context, correlation_id, len(frame), started)
         try:
             response = route.handler(request, context)
         except Exception as error:
@@ -163,7 +170,7 @@ class Dispatcher:
         elif type(response) is route.response:
             encoded = encode_response_parts(key, version, correlation_id, response)
         else:
-            return _Late(self, response, route, request, context, correlation_id, started)
+            return Late(self, response, route, request, context, correlation_id, started)
         if started:
             route.observe(monotonic() - started)
         return encoded
@@ -212,7 +219,7 @@ class Dispatcher:
         return response
 
 
-class _Late:
+class Late:
     """A response in stage two. Await it for the encoded response, or close it to drop it."""
 
     __slots__ = ("_awaitable", "_context", "_correlation_id", "_dispatcher", "_request", "_route", "_started")
@@ -247,6 +254,10 @@ class _Late:
                 response = yield from awaitable.__await__()
         except Exception as error:
             response = self._dispatcher.answer_error(route, self._request, self._context, error)
+        return self._finish(response)
+
+    def _finish(self, response: Any) -> Response:
+        route = self._route
         if self._started:
             route.observe(monotonic() - self._started)
         if response is None:
@@ -255,7 +266,7 @@ class _Late:
 
     def close(self) -> None:
         awaitable, self._awaitable = self._awaitable, None
-        if awaitable is not None and isinstance(awaitable, Coroutine):
+        if awaitable is not None and hasattr(awaitable, "close"):
             awaitable.close()
 
     # A response that is dropped with its connection, or with a whole simulated broker, is not a forgotten await.

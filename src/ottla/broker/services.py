@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ottla.replication.replica_manager import ReplicaManager
     from ottla.security.authorizer import Authorizer, Decisions
     from ottla.security.principal import Principal
+    from ottla.security.quotas import ClientQuotas
     from ottla.security.resources import Operation, Resource, ResourceType
 
 
@@ -35,6 +36,7 @@ class Services:
         "metadata",
         "monotonic",
         "peers",
+        "quotas",
         "replicas",
         "sessions",
         "settings",
@@ -70,6 +72,8 @@ class Services:
         self.coordinators = coordinators
         self.authorizer: Authorizer | None = None
         """Decides by the current ACLs; None if there is no authorizer, and everyone may do everything."""
+        self.quotas: ClientQuotas | None = None
+        """None while no user and no client id has a quota."""
         self.verify_transaction: TransactionVerifier = refuse_transactions
 
     @property

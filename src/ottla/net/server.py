@@ -6,7 +6,7 @@
 import asyncio
 import logging
 import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.net.byte_budget import ByteBudget
 from ottla.net.connection_state import READING
@@ -17,6 +17,9 @@ from ottla.net.spare_buffers import SpareBuffers
 from ottla.net.turns import Turns
 
 __all__ = ["Connection", "Disconnect", "Handle", "Limits", "Server"]
+
+if TYPE_CHECKING:
+    from ottla.net.connection_rates import ConnectionRates
 
 log = logging.getLogger("ottla.net")
 
@@ -40,6 +43,8 @@ class Server:
         self._relieving = False
         self.connections: set[Connection] = set()
         self._connections_by_host: dict[str, int] = {}
+        self.rates: ConnectionRates | None = None
+        """Set if there is a limit of new connections per second."""
         self.accepted = 0
         self.refused = 0
         self.bytes_in = 0
@@ -143,6 +148,21 @@ class Server:
             self.refused += 1
             limit = self.limits.max_connections_per_host
             connection.disconnect(f"too many connections from this address (max.connections.per.ip={limit})")
+        elif self.rates is not None:
+            self._limit_rate(connection, self.rates)
+
+    def _limit_rate(self, connection: Connection, rates: "ConnectionRates") -> None:
+        """A connection that came too soon waits: until it is served, or until it is closed."""
+        admission = rates.admit(connection.client_host[1:], connection.listener, int(self.loop.time() * 1000))
+        if admission.delay_ms:
+            connection.mute(admission.delay_ms)
+        if admission.refusal:
+            self.refused += 1
+            self.loop.call_later(admission.delay_ms / 1000, self._refuse, connection, admission.refusal)
+
+    def _refuse(self, connection: Connection, reason: str) -> None:
+        if connection in self.connections:
+            connection.disconnect(reason)
 
     def connection_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)

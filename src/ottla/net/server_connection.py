@@ -81,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         "__weakref__",
         "_held_frames",
         "_loop",
+        "_mute_timer",
         "_sent",
         "_server",
         "_unread_bytes",
@@ -126,6 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._loop = server.loop
         self._held_frames: list[Frame] = []
+        self._mute_timer: asyncio.TimerHandle | None = None
 
     # --- the life of a connection -------------------------------------------------------------------------
 
@@ -145,6 +147,8 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_input()
         self.sending = None
         self.flow.close()
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
         if self.drainer is not None:
             self.drainer.cancel()
         self._server.connection_closed(self)
@@ -452,9 +456,27 @@ class Connection(asyncio.BufferedProtocol):
             self._move(HELD)
             self.transport.pause_reading()
 
+    def mute(self, duration_ms: int) -> None:
+        """Handles no further request for a while: its client is above a quota (KIP-219). Responses still leave."""
+        if self.state >= ENDING:
+            return
+        until = self._loop.time() + duration_ms / 1000
+        if self._mute_timer is not None:
+            if self._mute_timer.when() >= until:
+                return
+            self._mute_timer.cancel()
+        self._hold()
+        self._mute_timer = self._loop.call_at(until, self._unmute)
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        self._resume()
+
     def _resume(self) -> None:
         """Handles the frames that were held back, then reads on."""
         if self.state is not HELD or self.flow.write_paused or self.sending is not None or self._is_full():
+            return
+        if self._mute_timer is not None:
             return
         if self._is_gone():
             return

@@ -1,9 +1,11 @@
 """CreatePartitions v0-3: adds partitions to topics; each one succeeds or fails on its own (KIP-195).
 
 v2   flexible (KIP-482)
+v3   THROTTLING_QUOTA_EXCEEDED (KIP-599)
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.metadata.controller import MorePartitions
@@ -21,13 +23,14 @@ async def create_partitions(request: CreatePartitionsRequest, context: Context) 
         )
         for topic in request.topics
     ]
-    growth = context.services.metadata.create_partitions(wanted, validate_only=request.validate_only)
-    results = await within(request.timeout_ms, growth)
+    growth = mutation_quota.create_partitions(context, wanted, validate_only=request.validate_only)
+    results, throttle_ms = await within(request.timeout_ms, growth)
     return CreatePartitionsResponse(
+        throttle_time_ms=throttle_ms,
         results=[
             CreatePartitionsResponse.CreatePartitionsTopicResult(
                 name=result.name or "", error_code=result.error, error_message=result.message
             )
             for result in results
-        ]
+        ],
     )

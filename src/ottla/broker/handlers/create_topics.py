@@ -2,12 +2,14 @@
 
 v4   -1 asks for the default number of partitions or replicas (KIP-464)
 v5   flexible (KIP-482); partitions, replicas and settings in the response (KIP-525)
+v6   THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v7   topic id in the response (KIP-516)
 """
 
 from collections.abc import Mapping
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
@@ -32,10 +34,12 @@ async def create_topics(request: CreateTopicsRequest, context: Context) -> Creat
         )
         for topic in request.topics
     ]
-    creation = context.services.metadata.create_topics(wanted, validate_only=request.validate_only)
-    results = await within(request.timeout_ms, creation)
+    creation = mutation_quota.create_topics(context, wanted, validate_only=request.validate_only)
+    results, throttle_ms = await within(request.timeout_ms, creation)
     described: Described = {}
-    return CreateTopicsResponse(topics=[_result(result, request, context, described) for result in results])
+    return CreateTopicsResponse(
+        throttle_time_ms=throttle_ms, topics=[_result(result, request, context, described) for result in results]
+    )
 
 
 def _result(

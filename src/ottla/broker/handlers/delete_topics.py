@@ -2,11 +2,12 @@
 
 v3   TOPIC_DELETION_DISABLED; earlier versions get INVALID_REQUEST
 v4   flexible (KIP-482)
-v5   error message (KIP-599)
+v5   error message and THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v6   topic ids (KIP-516)
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
@@ -21,8 +22,9 @@ async def delete_topics(request: DeleteTopicsRequest, context: Context) -> Delet
         references = [TopicReference(topic.name, topic.topic_id) for topic in request.topics]
     else:
         references = [TopicReference(name) for name in request.topic_names]
-    results = await within(request.timeout_ms, context.services.metadata.delete_topics(references))
+    results, throttle_ms = await within(request.timeout_ms, mutation_quota.delete_topics(context, references))
     return DeleteTopicsResponse(
+        throttle_time_ms=throttle_ms,
         responses=[
             DeleteTopicsResponse.DeletableTopicResult(
                 name=result.name,
@@ -31,7 +33,7 @@ async def delete_topics(request: DeleteTopicsRequest, context: Context) -> Delet
                 error_message=result.message,
             )
             for result in results
-        ]
+        ],
     )
 
 

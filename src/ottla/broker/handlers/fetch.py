@@ -50,7 +50,15 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
                 raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "the session is not one of this kind of client")
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    reading = Reading(request, context, session) if follower_id < 0 else FollowerReading(request, context, session)
+    reading: Reading
+    if follower_id >= 0:
+        reading = FollowerReading(request, context, session)
+    elif context.services.quotas is None:
+        reading = Reading(request, context, session)
+    else:
+        from ottla.broker.handler_support.limited_reading import LimitedReading
+
+        reading = LimitedReading(request, context, session, context.services.quotas)
     if request.max_wait_ms > 0 and not reading.is_ready():
         return WaitingFetch(reading)
     return reading.respond()

@@ -5,11 +5,13 @@ from typing import NamedTuple
 
 from ottla.broker.settings.config import BrokerConfig
 from ottla.checks import port_from_text
+from ottla.config import settings_of
 from ottla.errors import ConfigError
-from ottla.types import Endpoint
+from ottla.types import INT32_MAX, Endpoint
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 """Hosts that stand for every interface; clients cannot connect to them."""
+RATE_SETTING = "max.connection.creation.rate"
 EXAMPLE = "for example PLAINTEXT://127.0.0.1:9092"
 
 
@@ -23,6 +25,18 @@ class Listener(NamedTuple):
     @property
     def is_wildcard(self) -> bool:
         return self.host in WILDCARDS
+
+
+def connection_rates(config: BrokerConfig) -> dict[str, float]:
+    """The most connections per second of each listener that has a limit; of the broker under the empty name."""
+    rates: dict[str, float] = {}
+    if config.max_connection_creation_rate < INT32_MAX:
+        rates[""] = config.max_connection_creation_rate
+    for listener in parse_listeners(config):
+        text = config.given.get(f"listener.name.{listener.name.lower()}.{RATE_SETTING}")
+        if text is not None:
+            rates[listener.name] = settings_of(BrokerConfig)[RATE_SETTING].parse(text)
+    return rates
 
 
 def parse_listeners(config: BrokerConfig) -> list[Listener]:

@@ -13,16 +13,17 @@ from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.log.config import topic_default
 from ottla.metadata.config import ControllerConfig
 from ottla.replication.config import ReplicaConfig
+from ottla.security.quota_config import QuotaConfig
 from ottla.types import INT32_MAX, INT64_MAX
 
 
 @dataclass(init=False, repr=False, eq=False)
-class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConfig):
+class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConfig, QuotaConfig):
     """Every setting of a broker; immutable. `read_only=False` marks settings that can be changed at run time.
 
     Each setting is declared once. Those that one component uses are declared in the config of that component, which
-    this class inherits: a BrokerConfig is passed wherever a ReplicaConfig, ControllerConfig, GroupConfig or
-    TransactionConfig is wanted.
+    this class inherits: a BrokerConfig is passed wherever a ReplicaConfig, ControllerConfig, GroupConfig,
+    TransactionConfig or QuotaConfig is wanted.
     """
 
     def __init__(self, *, given: Mapping[str, str] | None = None, notices: tuple[str, ...] = (), **values: Any) -> None:

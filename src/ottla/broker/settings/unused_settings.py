@@ -18,7 +18,7 @@ UNUSED = frozenset(
     log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second
     log.cleaner.threads log.dir.failure.timeout.ms log.flush.offset.checkpoint.interval.ms
     log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.message.downconversion.enable
-    log.message.format.version log.message.timestamp.difference.max.ms max.connection.creation.rate
+    log.message.format.version log.message.timestamp.difference.max.ms
     max.connections.per.ip.overrides num.io.threads num.network.threads num.recovery.threads.per.data.dir
     num.replica.alter.log.dirs.threads num.replica.fetchers offsets.commit.required.acks offsets.load.buffer.size
     password.encoder.cipher.algorithm password.encoder.iterations password.encoder.key.length
@@ -34,9 +34,9 @@ UNUSED = frozenset(
 """Settings of Apache Kafka without effect here: accepted with a notice, so that existing files can be used."""
 
 UNUSED_PREFIXES = (
-    "alter.log.dirs.", "confluent.", "controller.quorum.", "controller.quota.", "delegation.token.", "group.consumer.",
+    "alter.log.dirs.", "confluent.", "controller.quorum.", "delegation.token.", "group.consumer.",
     "group.share.", "group.streams.", "kafka.metrics.", "listener.name.", "log.local.retention.", "metadata.log.",
-    "metadata.max.", "metric.reporters", "metrics.", "quota.", "remote.", "replica.alter.log.dirs.",
+    "metadata.max.", "metric.reporters", "metrics.", "remote.", "replica.alter.log.dirs.",
     "replication.quota.", "sasl.", "share.", "ssl.", "telemetry.", "zookeeper.",
 )  # fmt: skip
 
@@ -54,7 +54,6 @@ UNUSED_AT_RUN_TIME = {
     "log.cleaner.threads": "int",
     "log.local.retention.bytes": "long",
     "log.local.retention.ms": "long",
-    "max.connection.creation.rate": "int",
     "max.connections.per.ip.overrides": "string",
     "metric.reporters": "list",
     "num.io.threads": "int",

@@ -1,0 +1,101 @@
+"""Changes of topics within the client's quota: every partition that is created or deleted takes a permit (KIP-599).
+
+A request in a recent version is refused while the quota is exceeded, topic by topic, with THROTTLING_QUOTA_EXCEEDED.
+Older clients do not know that error: their changes are made, and they have to pause afterwards.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from ottla.broker.services import Context
+from ottla.errors import ErrorCode
+from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference, TopicResult
+from ottla.types import ZERO_UUID
+
+CREATE_TOPICS_STRICT_SINCE = 6
+CREATE_PARTITIONS_STRICT_SINCE = 3
+DELETE_TOPICS_STRICT_SINCE = 5
+
+Results = tuple[list[TopicResult], int]
+"""The result for each topic, and how long the client has to pause in milliseconds."""
+
+
+class MutationQuota:
+    """The quota of one request."""
+
+    def __init__(self, context: Context, strict_since: int) -> None:
+        self._quotas = quotas = context.services.quotas
+        self._limit = None
+        if quotas is not None:
+            self._limit = quotas.limits(context.principal.name, context.client_id or "").mutation
+        self._strict = context.api_version >= strict_since
+        self._context = context
+        self.throttle_ms = 0
+
+    @property
+    def is_limited(self) -> bool:
+        return self._limit is not None
+
+    def refuses(self, partitions: int) -> bool:
+        """Takes permits, or returns True if the client has to pause before this change."""
+        if self._quotas is None or self._limit is None:
+            return False
+        pause_ms = self._quotas.draw(self._limit, partitions, self._context.services.monotonic(), strict=self._strict)
+        if not pause_ms:
+            return False
+        if not self.throttle_ms:
+            self._quotas.count(self._limit.name, pause_ms)
+        self.throttle_ms = max(self.throttle_ms, pause_ms)
+        return self._strict
+
+
+async def create_topics(context: Context, wanted: Sequence[NewTopic], *, validate_only: bool) -> Results:
+    metadata, quota = context.services.metadata, MutationQuota(context, CREATE_TOPICS_STRICT_SINCE)
+    refused: set[str | None] = set()
+    if quota.is_limited:
+        checked = await metadata.create_topics(wanted, validate_only=True)
+        refused = {each.name for each in checked if each.error == ErrorCode.NONE and quota.refuses(each.partitions)}
+    allowed = [topic for topic in wanted if topic.name not in refused]
+    results = await metadata.create_topics(allowed, validate_only=validate_only)
+    return results + _refused(refused), quota.throttle_ms
+
+
+async def create_partitions(context: Context, wanted: Sequence[MorePartitions], *, validate_only: bool) -> Results:
+    metadata, quota = context.services.metadata, MutationQuota(context, CREATE_PARTITIONS_STRICT_SINCE)
+    refused: set[str | None] = set()
+    if quota.is_limited:
+        topics = context.services.image.topics
+        checked = await metadata.create_partitions(wanted, validate_only=True)
+        possible = {each.name for each in checked if each.error == ErrorCode.NONE}
+        refused = {
+            each.name
+            for each in wanted
+            if each.name in possible and quota.refuses(each.total - len(topics[each.name].partitions))
+        }
+    allowed = [each for each in wanted if each.name not in refused]
+    results = await metadata.create_partitions(allowed, validate_only=validate_only)
+    return results + _refused(refused), quota.throttle_ms
+
+
+async def delete_topics(context: Context, references: Sequence[TopicReference]) -> Results:
+    metadata, quota = context.services.metadata, MutationQuota(context, DELETE_TOPICS_STRICT_SINCE)
+    allowed, refused = list(references), []
+    if quota.is_limited:
+        image, allowed = context.services.image, []
+        for reference in references:
+            by_id = reference.topic_id != ZERO_UUID
+            found = image.find_topic_by_id(reference.topic_id) if by_id else image.topics.get(reference.name or "")
+            if found is not None and quota.refuses(len(found.partitions)):
+                refused.append(_result(reference.name or found.name, reference.topic_id))
+            else:
+                allowed.append(reference)
+    return await metadata.delete_topics(allowed) + refused, quota.throttle_ms
+
+
+def _refused(names: Iterable[str | None]) -> list[TopicResult]:
+    return [_result(name) for name in names]
+
+
+def _result(name: str | None, topic_id: bytes = ZERO_UUID) -> TopicResult:
+    return TopicResult(
+        name, ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.", topic_id=topic_id
+    )

@@ -1,0 +1,280 @@
+"""Quotas as clients see them: pauses in responses, connections that are not read meanwhile. In simulated time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.connection import Connection
+from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
+from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
+from ottla.protocol.messages.create_topics import CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
+from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.record_batch import build_batch
+from ottla.protocol.schema import Message
+from ottla.testing import World
+from ottla.types import Endpoint
+
+BROKER = Endpoint("127.0.0.1", 9092)
+
+
+class Peer:
+    """A client that speaks the protocol itself, and knows how long each answer took."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.took_ms = 0
+
+    @classmethod
+    async def connect(cls, client_id: str = "peer") -> "Peer":
+        return cls(await Connection.open(BROKER, client_id=client_id))
+
+    async def ask(self, request: Message, version: int | None = None) -> Any:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        key = type(request).api_key
+        answer = await self.connection.send(key, lambda _: request, max_version=version)
+        self.took_ms = round((loop.time() - begun) * 1000)
+        return answer.message
+
+
+async def set_quota(entity: list[tuple[str, str | None]], name: str, value: float | None) -> None:
+    peer = await Peer.connect("operator")
+    request = AlterClientQuotasRequest(
+        entries=[
+            AlterClientQuotasRequest.EntryData(
+                entity=[AlterClientQuotasRequest.EntityData(entity_type=t, entity_name=n) for t, n in entity],
+                ops=[AlterClientQuotasRequest.OpData(key=name, value=value or 0.0, remove=value is None)],
+            )
+        ]
+    )
+    (result,) = (await peer.ask(request)).entries
+    assert result.error_code == 0, result.error_message
+    peer.connection.close()
+
+
+def create(name: str, partitions: int = 1) -> CreateTopicsRequest:
+    topic = CreateTopicsRequest.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    return CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+
+
+def produce(size: int, *, acks: int = 1) -> ProduceRequest:
+    data = ProduceRequest.PartitionProduceData(index=0, records=bytes(build_batch([(1, None, b"x" * size, [])])))
+    topic = ProduceRequest.TopicProduceData(name="t", partition_data=[data])
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
+
+
+def fetch(offset: int, *, session: tuple[int, int] = (0, -1), replica_id: int = -1) -> FetchRequest:
+    partition = FetchRequest.FetchPartition(
+        partition=0, fetch_offset=offset, partition_max_bytes=1 << 20, current_leader_epoch=-1
+    )
+    topics = [FetchRequest.FetchTopic(topic="t", partitions=[partition])] if session[1] <= 0 else []
+    return FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1 << 20,
+        topics=topics,
+        session_id=session[0],
+        session_epoch=session[1],
+        replica_id=replica_id,
+    )
+
+
+def fetched(response: Any) -> int:
+    return sum(len(p.records or b"") for topic in response.responses for p in topic.partitions)
+
+
+def run(story: Callable[[World], Awaitable[None]], **settings: str) -> World:
+    world = World(1, **settings)
+    world.run(story)
+    return world
+
+
+async def with_topic() -> Peer:
+    peer = await Peer.connect()
+    assert (await peer.ask(create("t"))).topics[0].error_code == 0
+    return peer
+
+
+def test_a_producer_above_its_quota_is_told_to_pause_and_its_next_request_waits() -> None:
+    async def story(world: World) -> None:
+        peer = await with_topic()
+        await set_quota([("client-id", "peer")], "producer_byte_rate", 1000)
+        first = await peer.ask(produce(9_000), 12)
+        assert (first.throttle_time_ms, first.responses[0].partition_responses[0].error_code) == (0, 0)
+        second = await peer.ask(produce(9_000), 12)
+        # 18 kB and some headers at 1 kB/s, of which ten seconds' worth is free.
+        assert 8_000 < second.throttle_time_ms < 9_000
+        assert peer.took_ms < 100
+        await peer.ask(MetadataRequest(topics=[]))
+        assert peer.took_ms == pytest.approx(second.throttle_time_ms, abs=100)
+        # Other client ids are not affected.
+        other = await Peer.connect("other")
+        assert (await other.ask(produce(90_000), 12)).throttle_time_ms == 0
+
+    run(story)
+
+
+def test_a_producer_that_wants_no_answer_is_muted_all_the_same() -> None:
+    async def story(world: World) -> None:
+        peer = await with_topic()
+        await set_quota([("user", None)], "producer_byte_rate", 1000)
+        peer.connection.send(
+            ProduceRequest.api_key, lambda _: produce(15_000, acks=0), max_version=12, expects_response=False
+        )
+        await peer.ask(MetadataRequest(topics=[]))
+        assert 5_000 < peer.took_ms < 6_000
+
+    run(story)
+
+
+def test_a_fetch_above_the_quota_is_answered_empty_and_complete_after_the_pause() -> None:
+    async def story(world: World) -> None:
+        peer = await with_topic()
+        for _ in range(3):
+            await peer.ask(produce(6_000), 12)
+        await set_quota([("client-id", "peer")], "consumer_byte_rate", 1000)
+        opened = await peer.ask(fetch(0, session=(0, 0)), 12)
+        # Not more at once than fits into a window: the third batch would be above ten seconds' worth.
+        assert 6_000 < fetched(opened) < 13_000
+        assert opened.session_id
+        throttled = await peer.ask(fetch(0, session=(opened.session_id, 1)), 12)
+        assert throttled.throttle_time_ms > 0
+        assert (fetched(throttled), throttled.session_id) == (0, opened.session_id)
+        again = await peer.ask(fetch(0, session=(opened.session_id, 2)), 12)
+        assert peer.took_ms >= throttled.throttle_time_ms
+        epoch, loop = 3, asyncio.get_running_loop()
+        begun = loop.time()
+        while not fetched(again):
+            again = await peer.ask(fetch(0, session=(opened.session_id, epoch)), 12)
+            epoch += 1
+        assert fetched(again) == fetched(opened)
+        # The first answer has left the window then.
+        assert loop.time() - begun < 11
+
+    run(story)
+
+
+def test_followers_are_exempt() -> None:
+    async def story(world: World) -> None:
+        peer = await with_topic()
+        await set_quota([("user", None)], "consumer_byte_rate", 10)
+        await set_quota([("user", None)], "request_percentage", 0.00001)
+        response = await peer.ask(fetch(0, replica_id=0), 12)
+        assert response.throttle_time_ms == 0
+        broker = await Connection.open(BROKER, client_id="broker-0")
+        response = await Peer(broker).ask(MetadataRequest(topics=[]))
+        assert response.throttle_time_ms == 0
+        stranger = await Connection.open(BROKER, client_id="broker-17")
+        assert (await Peer(stranger).ask(MetadataRequest(topics=[]))).throttle_time_ms == 1000
+
+    run(story)
+
+
+def test_time_of_the_event_loop_is_limited_too() -> None:
+    async def story(world: World) -> None:
+        peer = await with_topic()
+        await set_quota([("client-id", "peer")], "request_percentage", 0.00001)
+        assert (await peer.ask(MetadataRequest(topics=[]))).throttle_time_ms == 1000
+        # A response of stage two counts as well, and a fetch is answered empty.
+        assert (await peer.ask(create("u"))).throttle_time_ms == 1000
+        assert peer.took_ms >= 1000
+        throttled = await peer.ask(fetch(0), 12)
+        assert (throttled.throttle_time_ms, throttled.responses) == (1000, [])
+
+    run(story)
+
+
+def measures(world: World) -> bool:
+    assert world.broker is not None
+    found = {world.broker.dispatcher.throttling is not None, world.broker.services.quotas is not None}
+    (answer,) = found
+    return answer
+
+
+def test_without_quotas_nothing_is_measured() -> None:
+    async def story(world: World) -> None:
+        peer = await with_topic()
+        assert not measures(world)
+        await set_quota([("client-id", "peer")], "producer_byte_rate", 1)
+        assert measures(world)
+        assert (await peer.ask(produce(1000), 12)).throttle_time_ms > 0
+        await set_quota([("client-id", "peer")], "producer_byte_rate", None)
+        assert not measures(world)
+
+    run(story)
+
+
+def test_a_quota_survives_a_restart() -> None:
+    async def story(world: World) -> None:
+        await set_quota([("user", "ANONYMOUS")], "request_percentage", 0.00001)
+        await world.stop_broker()
+        await world.start_broker()
+        peer = await Peer.connect()
+        assert (await peer.ask(MetadataRequest(topics=[]))).throttle_time_ms == 1000
+
+    run(story)
+
+
+def test_creating_and_deleting_partitions_takes_permits() -> None:
+    async def story(world: World) -> None:
+        peer = await Peer.connect()
+        await set_quota([("client-id", "peer")], "controller_mutation_rate", 1)
+        first = await peer.ask(create("a", 15))
+        assert (first.topics[0].error_code, first.throttle_time_ms) == (0, 0)
+        refused = await peer.ask(create("b", 1))
+        assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        assert refused.topics[0].error_message == "The throttling quota has been exceeded."
+        assert 3_900 < refused.throttle_time_ms <= 4_000
+        # A topic that cannot be created for another reason says so, and takes no permits.
+        exists = await peer.ask(create("a", 15))
+        assert peer.took_ms >= refused.throttle_time_ms
+        assert exists.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+        more = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=20, assignments=None)
+        grown = await peer.ask(CreatePartitionsRequest(topics=[more], timeout_ms=1000))
+        assert grown.results[0].error_code == 0
+        deletion = await peer.ask(DeleteTopicsRequest(topic_names=["a"], timeout_ms=1000), 5)
+        assert deletion.responses[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
+        # An old client is served, and has to pause afterwards.
+        old = await peer.ask(create("c", 10), 5)
+        assert old.topics[0].error_code == 0
+        assert old.throttle_time_ms > 9_000
+
+    run(story)
+
+
+def test_an_address_above_its_connection_rate_waits_and_is_refused() -> None:
+    async def story(world: World) -> None:
+        await set_quota([("ip", "127.0.0.1")], "connection_creation_rate", 1)
+        loop = asyncio.get_running_loop()
+        opened = [await Connection.open(BROKER, client_id="peer") for _ in range(10)]
+        begun = loop.time()
+        with pytest.raises(KafkaError):
+            await Connection.open(BROKER, client_id="peer")
+        assert 0.05 < loop.time() - begun <= 1.1
+        assert world.broker is not None
+        assert world.broker.server is not None
+        assert world.broker.server.refused == 1
+        await asyncio.sleep(12)
+        await Connection.open(BROKER, client_id="peer")
+        assert not opened[0].is_closed
+
+    run(story)
+
+
+@pytest.mark.parametrize("prefix", ["", "listener_name_plaintext_"])
+def test_above_the_brokers_rate_connections_wait_their_turn(prefix: str) -> None:
+    async def story(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for _ in range(30):
+            await Connection.open(BROKER, client_id="peer")
+        # Ten seconds' worth at once, then two per second.
+        assert loop.time() - begun == pytest.approx(5, abs=1)
+
+    run(story, **{f"{prefix}max_connection_creation_rate": "2"})
