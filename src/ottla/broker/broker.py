@@ -24,7 +24,9 @@ from ottla.broker.settings.listeners import (
     advertised_endpoints,
     check_advertised,
     connection_rates,
+    inter_broker_listener,
     parse_listeners,
+    security_protocols,
 )
 from ottla.clock import BootClock, Clock, MonotonicClock, monotonic_ms, system_boot_clock, system_clock
 from ottla.errors import OttlaError
@@ -34,15 +36,17 @@ from ottla.log.log_directory import LogDirectory, files_for_connections
 from ottla.metadata.etcd.location import is_etcd
 from ottla.metadata.file_systems import check_local
 from ottla.metadata.follower import MetadataFollower
-from ottla.metadata.image import BrokerRegistration, ClusterImage
+from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
 from ottla.metadata.opening import access_of, open_store
 from ottla.metadata.store import MetadataStore
 from ottla.net.server import Connection, Disconnect, Limits, Server
 from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.security.protocols import SecurityProtocol
 from ottla.types import Endpoint, TopicPartition
 
 if TYPE_CHECKING:
+    from ottla.broker.authentication.listeners import Listeners
     from ottla.broker.metrics import Metrics
     from ottla.broker.throttling import QuotaKeeper
     from ottla.broker.watchdog import Watchdog
@@ -97,6 +101,9 @@ class Broker:
         self._directory: LogDirectory | None = None
         self._metadata: MetadataFollower | None = None
         self._peers: BrokerPeers | None = None
+        self.listener_security: Listeners | None = None
+        """None if all listeners are plain."""
+        self._scram_secret = b""
         self._replicas: ReplicaManager | None = None
         self._coordinators: Coordinators | None = None
         self._quotas: QuotaKeeper | None = None
@@ -132,6 +139,7 @@ class Broker:
         check_advertised(config)
         settings = Settings(config)
         authorizer = make_authorizer(config)
+        self.listener_security = self._secure(settings)
         self._directory = directory = self._open_directory(config.log_dirs[0])
         if config.metrics_listen is not None:
             await self._start_http(config.metrics_listen)
@@ -157,7 +165,14 @@ class Broker:
         )
         self._metadata = metadata
         write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
-        self._peers = peers = BrokerPeers(config.node_id, config.inter_broker_listener_name, rng=self._random)
+        if self.listener_security is not None and self.listener_security.sasl:
+            self._scram_secret = await metadata.scram_secret()
+        self._peers = peers = BrokerPeers(
+            config.node_id,
+            inter_broker_listener(config),
+            security=None if self.listener_security is None else self.listener_security.peer_security,
+            rng=self._random,
+        )
         metadata.subscribe(peers.apply)
         replicas = ReplicaManager(
             config.node_id,
@@ -206,6 +221,8 @@ class Broker:
         if self.http is not None:
             self._start_metrics(self.http, server)
         server.handle = self.dispatcher
+        if self.listener_security is not None:
+            self.listener_security.start()
         await server.start_serving()
         self.health.services, self.health.phase = self.services, SERVING
         log.info("broker %d listens on %s", config.node_id, self.address)
@@ -218,6 +235,8 @@ class Broker:
             services.config = config
             services.replicas.reconfigure(config)
             self.server.limits = _limits(config)
+        if self.listener_security is not None:
+            self.listener_security.reload(services.settings.texts(image))
 
     def _apply_quotas(self, image: ClusterImage) -> None:
         """Most clusters have no quotas; their code is imported with the first one."""
@@ -234,6 +253,29 @@ class Broker:
         authorizer = self.services.authorizer
         if authorizer is not None and image.acls is not authorizer.acls:
             self.services.authorizer = authorizer.with_acls(image.acls)
+
+    def _secure(self, settings: Settings) -> "Listeners | None":
+        """The security of the listeners; None if all of them are plain. Raises ConfigError."""
+        config = self.config
+        protocols = security_protocols(config)
+        # With the first listener if none is named: the others are expected to have the same ones.
+        between_brokers = inter_broker_listener(config) or next(iter(protocols))
+        if set(protocols.values()) == {SecurityProtocol.PLAINTEXT}:
+            return None
+        from ottla.broker.authentication.listeners import Listeners
+        from ottla.metadata.scram_changes import find_credential
+
+        security = Listeners(
+            protocols,
+            settings.texts(NO_IMAGE),
+            dispatch=lambda frame, connection: self.dispatcher(frame, connection),
+            clock=self._clock,
+            monotonic=self._monotonic,
+            find_credential=lambda user, mechanism: find_credential(self.image, user, mechanism),
+            scram_secret=lambda: self._scram_secret,
+        )
+        security.secure_peers(between_brokers, protocols[between_brokers])
+        return security
 
     def _metadata_location(self, data: str) -> str:
         """The address in etcd, or the file of the metadata, whose directory exists when this returns."""
@@ -268,7 +310,12 @@ class Broker:
         for name, host, port in listeners:
             try:
                 bound = await server.listen(
-                    host, port, name, backlog=self.config.socket_listen_backlog_size, start_serving=False
+                    host,
+                    port,
+                    name,
+                    security=None if self.listener_security is None else self.listener_security.security.get(name),
+                    backlog=self.config.socket_listen_backlog_size,
+                    start_serving=False,
                 )
             except OSError as error:
                 raise _cannot_listen(f"{host}:{port}", error) from None
@@ -345,6 +392,8 @@ class Broker:
             if self._coordinators is not None:
                 await self._coordinators.stop()
             await closing
+        if self.listener_security is not None:
+            await self.listener_security.stop()
         if self._peers is not None:
             await self._peers.close()
         stops = [part.stop for part in (self._metadata, self._replicas) if part is not None]
@@ -407,6 +456,8 @@ def _limits(config: BrokerConfig) -> Limits:
         max_connections_per_host=config.max_connections_per_ip,
         max_unread_bytes=config.unread_responses_max_bytes,
         max_incomplete_bytes=max(config.incomplete_requests_max_bytes, config.socket_request_max_bytes),
+        max_newcomers=config.max_unauthenticated_connections,
+        newcomer_timeout_ms=config.authentication_timeout_ms,
     )
     possible = files_for_connections()
     if possible < limits.max_connections:

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import logging
 import os
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from ottla.metadata.features import FeatureUpdate
     from ottla.metadata.quota_changes import QuotaChange, QuotaResult
     from ottla.metadata.reassignments import Reassignment, ReassignmentResult
+    from ottla.metadata.scram_changes import Deletion, Upsertion, UserResult
     from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.metadata")
@@ -161,6 +163,27 @@ class ClusterChanges(ABC):
         return await self._submit(
             lambda image: quota_changes.alter_client_quotas(image, requests, validate_only=validate_only)
         )
+
+    async def alter_user_scram_credentials(
+        self, deletions: "Sequence[Deletion]", upsertions: "Sequence[Upsertion]"
+    ) -> "list[UserResult]":
+        from ottla.metadata import scram_changes
+
+        return await self._submit(
+            lambda image: scram_changes.alter_user_scram_credentials(image, deletions, upsertions)
+        )
+
+    async def scram_secret(self) -> bytes:
+        """A secret that all brokers share. The first one that asks creates it."""
+        entry = await self._store.get(records.SCRAM_SECRET)
+        if entry is None:
+            try:
+                await self._store.commit([Create(records.SCRAM_SECRET, secrets.token_hex(32).encode())])
+            except Conflict:
+                pass  # another broker was faster
+            entry = await self._store.get(records.SCRAM_SECRET)
+            assert entry is not None
+        return entry.value
 
     async def update_features(self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False) -> None:
         """Raises INVALID_UPDATE_VERSION if one of the levels cannot be set; then none is."""

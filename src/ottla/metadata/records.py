@@ -16,6 +16,8 @@ BROKER_CONFIGS = "/config/brokers"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
+SCRAM_SECRET = "/cluster/scram_secret"
+"""For the made-up credentials of users that do not exist; the same on all brokers."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURES = "/feature"
 

@@ -58,6 +58,10 @@ class ClientSecurity:
             self._context = self._create_context()
         return self._context
 
+    def reload(self) -> None:
+        """Files of the context have changed: the next connection creates it again."""
+        self._context = None
+
 
 def plain_login(username: str, password: str) -> Login:
     """Logs in with PLAIN."""

@@ -34,7 +34,6 @@ class FrameParser:
         "_frame",
         "_frame_size",
         "_largest_frame",
-        "_max_frame_bytes",
         "_receive_view",
         "_spares",
         "_stash",
@@ -42,6 +41,7 @@ class FrameParser:
         "buffer_was_full",
         "error",
         "filled",
+        "max_frame_bytes",
     )
 
     def __init__(
@@ -50,7 +50,7 @@ class FrameParser:
         self._budget = budget
         self._receive_view = receive_view
         self._spares = spares
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._stash = b""  # the bytes of an incomplete small frame
         self._frame: bytearray | None = None  # a large frame being received
         self._frame_size = 0
@@ -92,14 +92,14 @@ class FrameParser:
         self._stash = b""
         frames: list[Frame] = []
         position = 0
-        max_frame_bytes = self._max_frame_bytes
+        max_frame_bytes = self.max_frame_bytes
         while True:
             start = position + 4
             if start > end:
                 break
             size: int = _read_size(view, position)[0]
             if not 0 <= size <= max_frame_bytes:
-                self.error = f"invalid frame size {size} (limit {self._max_frame_bytes})"
+                self.error = f"invalid frame size {size} (limit {self.max_frame_bytes})"
                 return frames
             if start + size > end:
                 if size + 4 >= LARGE_FRAME_BYTES:

@@ -4,24 +4,32 @@
 """
 
 import asyncio
+import functools
 import logging
 import socket
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ottla.net.byte_budget import ByteBudget
 from ottla.net.connection_state import READING
 from ottla.net.frame_parser import RECEIVE_BUFFER_BYTES
 from ottla.net.log_limit import LogLimit
-from ottla.net.server_connection import Connection, Disconnect, Handle, Limits
+from ottla.net.newcomers import Newcomers
+from ottla.net.server_connection import Authenticator, Connection, Disconnect, Handle, Limits, ListenerSecurity
 from ottla.net.spare_buffers import SpareBuffers
 from ottla.net.turns import Turns
 
-__all__ = ["Connection", "Disconnect", "Handle", "Limits", "Server"]
-
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ottla.net.connection_rates import ConnectionRates
+    from ottla.net.tls_transport import TlsTransport
+
+__all__ = ["Authenticator", "Connection", "Disconnect", "Handle", "Limits", "ListenerSecurity", "Server"]
 
 log = logging.getLogger("ottla.net")
+
+ENCRYPTED_BUFFER_BYTES = 128 * 1024
 
 
 class Server:
@@ -41,6 +49,10 @@ class Server:
         self.cut = 0
         """Connections that were cut because memory ran short."""
         self._relieving = False
+        self.newcomers: Newcomers[Connection | TlsTransport] = Newcomers(self.limits.max_newcomers)
+        """Connections whose peers have not authenticated yet."""
+        self.failed_handshakes = 0
+        """TLS handshakes that failed."""
         self.connections: set[Connection] = set()
         self._connections_by_host: dict[str, int] = {}
         self.rates: ConnectionRates | None = None
@@ -54,8 +66,20 @@ class Server:
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
 
+    @functools.cached_property
+    def encrypted_view(self) -> memoryview:
+        """Where all TLS connections receive: a loop asks for room and fills it in the same step."""
+        return memoryview(bytearray(ENCRYPTED_BUFFER_BYTES))
+
     async def listen(
-        self, host: str, port: int, listener: str = "PLAINTEXT", *, backlog: int = 1024, start_serving: bool = True
+        self,
+        host: str,
+        port: int,
+        listener: str = "PLAINTEXT",
+        *,
+        security: ListenerSecurity | None = None,
+        backlog: int = 1024,
+        start_serving: bool = True,
     ) -> int:
         """Listens at host:port and returns the port. Port 0 lets the system choose one.
 
@@ -64,7 +88,16 @@ class Server:
         """
 
         def make_connection() -> Connection:
-            return Connection(self, listener)
+            return Connection(self, listener, security)
+
+        make_protocol: Callable[[], asyncio.BaseProtocol] = make_connection
+        if security is not None and security.tls_context is not None:
+            from ottla.net.tls_transport import TlsTransport
+
+            tls_context = security.tls_context
+
+            def make_protocol() -> TlsTransport:
+                return TlsTransport(self, tls_context(), make_connection())
 
         options: Any = {"backlog": backlog, "start_serving": start_serving}
         if not host:
@@ -79,15 +112,15 @@ class Server:
             except OSError:
                 sock.close()
                 raise
-            server = await self.loop.create_server(make_connection, sock=sock, **options)
+            server = await self.loop.create_server(make_protocol, sock=sock, **options)
         else:
-            server = await self.loop.create_server(make_connection, host, port, **options)
+            server = await self.loop.create_server(make_protocol, host, port, **options)
             ports = {sock.getsockname()[1] for sock in server.sockets}
             if len(ports) > 1:
                 # A host name with several addresses: all of them use the port that the system chose for the first.
                 port = server.sockets[0].getsockname()[1]
                 server.close()
-                server = await self.loop.create_server(make_connection, host, port, **options)
+                server = await self.loop.create_server(make_protocol, host, port, **options)
         self._listeners.append(server)
         if self._sweep_timer is None:
             self._schedule_sweep()
@@ -119,6 +152,8 @@ class Server:
             except TimeoutError:
                 log.info("aborting %d connections that did not finish within %d ms", len(self.connections), grace_ms)
         unfinished = [c.drainer for c in self.connections if c.drainer is not None]
+        for newcomer in self.newcomers.older_than(inf):
+            newcomer.abort()
         for connection in list(self.connections):
             connection.abort()
         # Lets the cancellation of pending requests run before the loop ends.
@@ -128,7 +163,19 @@ class Server:
 
     # --- called by connections ----------------------------------------------------------------------------
 
-    def log_closing(self, connection: Connection, reason: str) -> None:
+    def newcomer(self, who: "Connection | TlsTransport") -> None:
+        """A connection that has to authenticate first."""
+        crowded_out = self.newcomers.add(who, who.client_host, self.loop.time())
+        if crowded_out is not None:
+            self.refused += 1
+            self.newcomers.remove(crowded_out)
+            crowded_out.cut(f"too many connections have not authenticated yet ({self.newcomers.limit})")
+
+    def handshake_failed(self, who: "TlsTransport", reason: str) -> None:
+        self.failed_handshakes += 1
+        self.log_closing(who, f"TLS handshake failed: {reason}")
+
+    def log_closing(self, connection: "Connection | TlsTransport", reason: str) -> None:
         """One line, unless there were many already: every peer can cause one with each connection."""
         limit = self._closings
         if limit.allows(self.loop.time()):
@@ -166,6 +213,7 @@ class Server:
 
     def connection_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.newcomers.remove(connection)
         self.unread_responses.hold(connection, 0)
         self.incomplete_requests.hold(connection, 0)
         host = connection.client_host
@@ -203,7 +251,7 @@ class Server:
 
     def _schedule_sweep(self) -> None:
         limits = self.limits
-        interval = min(60.0, limits.max_stall_ms / 4000)
+        interval = min(60.0, limits.max_stall_ms / 4000, limits.newcomer_timeout_ms / 4000)
         if limits.max_idle_ms > 0:
             interval = max(0.01, min(limits.max_idle_ms / 4000, interval))
         self._sweep_timer = self.loop.call_later(interval, self._sweep)
@@ -216,6 +264,9 @@ class Server:
         for connection in list(self.incomplete_requests.held):
             if connection.last_active < oldest and connection.state is READING:
                 connection.cut(f"it sent no byte of an incomplete request for {limits.max_stall_ms} ms")
+        for newcomer in self.newcomers.older_than(now - limits.newcomer_timeout_ms / 1000):
+            self.newcomers.remove(newcomer)
+            newcomer.cut(f"it has not authenticated within {limits.newcomer_timeout_ms} ms")
         if limits.max_idle_ms <= 0:
             return
         oldest = now - limits.max_idle_ms / 1000

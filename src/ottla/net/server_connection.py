@@ -19,7 +19,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from ottla.errors import KafkaError
 from ottla.net.connection_state import CLOSED, CLOSING, ENDING, HELD, READING, State, move
@@ -28,9 +28,11 @@ from ottla.net.frame_parser import Frame, FrameParser
 from ottla.net.ordered_responses import FLUSH_BYTES, OrderedResponses, Response
 from ottla.protocol.primitives import Buffer
 from ottla.protocol.response_parts import ResponseParts
-from ottla.security.principal import ANONYMOUS
+from ottla.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
+    import ssl
+
     from ottla.net.server import Server
 
 log = logging.getLogger("ottla.net")
@@ -45,6 +47,25 @@ PIECE_BYTES_MAX = 512 * 1024
 """Pieces of large responses. Larger ones are no faster; when memory is short they shrink."""
 
 Handle = Callable[[Frame, "Connection"], Response | Awaitable[Response]]
+
+
+class ListenerSecurity(NamedTuple):
+    """How the connections of a listener become secure. Without it they are plain and anonymous."""
+
+    tls_context: Callable[[], "ssl.SSLContext"] | None = None
+    """The context for the next connection; None without TLS."""
+    principal_of: Callable[[bytes | None], Principal] | None = None
+    """The owner of a client's certificate (DER; None if it sent none). Raises Disconnect."""
+    authenticator: Callable[["Connection"], "Authenticator"] | None = None
+    """Authenticates one connection with SASL."""
+
+
+class Authenticator(Protocol):
+    """Handles the frames of a connection instead of the server's `handle`, until it calls `authenticated`."""
+
+    max_frame_bytes: int
+
+    def __call__(self, frame: Frame, connection: "Connection", /) -> Response | Awaitable[Response]: ...
 
 
 class Disconnect(Exception):
@@ -70,6 +91,10 @@ class Limits(NamedTuple):
     """Responses of all connections that are in memory because their peers have not read them."""
     max_incomplete_bytes: int = 128 * 1024 * 1024
     """Memory of all connections for requests that have not arrived completely."""
+    max_newcomers: int = 1000
+    """Connections that may be there without having authenticated."""
+    newcomer_timeout_ms: int = 30_000
+    """A connection that has not authenticated for this long is cut."""
     max_turn_ms: float = 1.0
     """How long a connection may keep the event loop busy before it waits for its next turn."""
 
@@ -82,13 +107,16 @@ class Connection(asyncio.BufferedProtocol):
         "_held_frames",
         "_loop",
         "_mute_timer",
+        "_security",
         "_sent",
         "_server",
         "_unread_bytes",
+        "authenticator",
         "client_host",
         "client_port",
         "drainer",
         "flow",
+        "gate",
         "last_active",
         "listener",
         "parser",
@@ -103,9 +131,14 @@ class Connection(asyncio.BufferedProtocol):
     flow: FlowControl
     transport: asyncio.Transport
 
-    def __init__(self, server: "Server", listener: str) -> None:
+    def __init__(self, server: "Server", listener: str, security: ListenerSecurity | None = None) -> None:
         limits = server.limits
         self.listener = listener
+        self.authenticator: Authenticator | None = None
+        """Authenticates the client with SASL, again if it wants to; None on listeners without SASL."""
+        self.gate: Handle | None = None
+        """Handles frames instead of the server's `handle`: while the client has not authenticated, for example."""
+        self._security = security
         self.client_host = ""
         """As Kafka shows it: `/127.0.0.1`."""
         self.client_port = 0
@@ -140,7 +173,27 @@ class Connection(asyncio.BufferedProtocol):
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self.flow = FlowControl(self._loop, self.transport, self._server.limits.max_stall_ms, self._stalled)
-        self._server.connection_opened(self)
+        security, server = self._security, self._server
+        if security is not None and security.authenticator is not None:
+            self.authenticator = self.gate = authenticator = security.authenticator(self)
+            self.parser.max_frame_bytes = min(authenticator.max_frame_bytes, server.limits.max_request_bytes)
+            if self not in server.newcomers:
+                server.newcomer(self)
+        else:
+            server.newcomers.remove(self)
+        server.connection_opened(self)
+
+    def secured(self, certificate: bytes | None) -> None:
+        """The TLS handshake is complete. Raises Disconnect if the owner of the client's certificate is unknown."""
+        if self._security is not None and self._security.principal_of is not None:
+            self.principal = self._security.principal_of(certificate)
+
+    def authenticated(self, principal: Principal, gate: Handle | None = None) -> None:
+        """The client is who it says. `gate` replaces the authenticator, which handled its frames until now."""
+        self.principal = principal
+        self.gate = gate
+        self.parser.max_frame_bytes = self._server.limits.max_request_bytes
+        self._server.newcomers.remove(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._move(CLOSED)
@@ -257,7 +310,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle_frames(self, frames: Sequence[Frame]) -> None:
         """Handles the frames in order. If the connection becomes HELD on the way, keeps the rest for later."""
-        handle = self._server.handle
+        # A gate may open with one of these frames: the next one must see that.
+        handle = self._server.handle if self.gate is None else self._handle
         pending = self.responses.items
         answers: list[Buffer] = []
         answers_size = 0
@@ -301,6 +355,9 @@ class Connection(asyncio.BufferedProtocol):
             self._held_frames += remaining
         elif self.parser.error is not None and self.state is READING:
             self.disconnect(self.parser.error)
+
+    def _handle(self, frame: Frame, connection: "Connection") -> Response | Awaitable[Response]:
+        return (self.gate or self._server.handle)(frame, self)
 
     def _failed(self, error: BaseException) -> None:
         if isinstance(error, Disconnect):

@@ -172,7 +172,7 @@ _TABLE = """
     14 SyncGroup                              0  5   4
     15 DescribeGroups                         0  6   5
     16 ListGroups                             0  5   3
-    17 SaslHandshake                          0  1   -  unserved
+    17 SaslHandshake                          0  1   -
     18 ApiVersions                            0  5   3
     19 CreateTopics                           2  7   5
     20 DeleteTopics                           1  6   4
@@ -191,7 +191,7 @@ _TABLE = """
     33 AlterConfigs                           0  2   2
     34 AlterReplicaLogDirs                    1  2   2
     35 DescribeLogDirs                        1  5   2
-    36 SaslAuthenticate                       0  2   2  unserved
+    36 SaslAuthenticate                       0  2   2
     37 CreatePartitions                       0  3   2
     38 CreateDelegationToken                  1  3   2  -
     39 RenewDelegationToken                   1  2   2  -
@@ -205,8 +205,8 @@ _TABLE = """
     47 OffsetDelete                           0  0   -
     48 DescribeClientQuotas                   0  1   1
     49 AlterClientQuotas                      0  1   1
-    50 DescribeUserScramCredentials           0  0   0  unserved
-    51 AlterUserScramCredentials              0  0   0  unserved
+    50 DescribeUserScramCredentials           0  0   0
+    51 AlterUserScramCredentials              0  0   0
     52 Vote                                   0  2   0  -
     53 BeginQuorumEpoch                       0  1   1  -
     54 EndQuorumEpoch                         0  1   1  -

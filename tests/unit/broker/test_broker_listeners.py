@@ -54,7 +54,7 @@ def test_the_controllers_listener_of_a_kafka_config_is_left_out() -> None:
         ("PLAINTEXT://127.0.0.1:65536", {}, "Invalid value"),
         ("PLAINTEXT://:1,PLAINTEXT://:2", {}, "has PLAINTEXT twice"),
         ("UNKNOWN://:1", {}, "No security protocol defined for listener UNKNOWN"),
-        ("SSL://:1", {}, "listener SSL uses SSL, which is not supported"),
+        ("A://:1", {"listener_security_protocol_map": "A:TLS"}, "TLS is not a security protocol"),
         ("A://:1,B://:1", {"listener_security_protocol_map": "A:PLAINTEXT,B:PLAINTEXT"}, "the same port twice"),
         ("PLAINTEXT://:1", {"listener_security_protocol_map": "PLAINTEXT"}, "listener.security.protocol.map"),
         ("PLAINTEXT://:1", {"inter_broker_listener_name": "X"}, "inter.broker.listener.name is X"),

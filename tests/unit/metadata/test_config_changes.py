@@ -191,7 +191,7 @@ def test_invalid_values_and_unknown_broker_settings_are_rejected() -> None:
     assert "did you mean message.max.bytes" in world.message
     assert world.alter(ConfigChange("num.io.threads", "4"), kind=BROKER, name="") == ErrorCode.NONE
     secret = ConfigChange("ssl.keystore.password", "hush")
-    assert world.alter(secret, kind=BROKER, name="") == ErrorCode.INVALID_REQUEST, "unused secrets are not stored"
+    assert world.alter(secret, kind=BROKER, name="") == ErrorCode.INVALID_REQUEST, "each broker has its own"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.broker.settings.listener_security import listener_setting
 from ottla.broker.settings.settings_table import ALIASES, BrokerConfig
 from ottla.broker.settings.unused_settings import (
     UNUSED,
@@ -101,7 +102,9 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
     notices = []
     for name, text in values.items():
         known = BROKER_SETTINGS.get(ALIASES.get(name, name))
-        if known is not None:
+        if (for_a_listener := listener_setting(name)) is not None:
+            for_a_listener.parse(text)
+        elif known is not None:
             value = known.parse(text)
             if name == PROTOCOLS and value != ("classic",):
                 # DescribeConfigs must not promise what is not served.
@@ -183,6 +186,10 @@ class Settings:
         """The broker's config including changes made at run time."""
         self._refresh(image)
         return self._broker_config
+
+    def texts(self, image: ClusterImage) -> dict[str, str]:
+        """Everything that is set, as text, including changes made at run time."""
+        return {name: text for layer, _ in reversed(self._layers(image)) for name, text in layer.items()}
 
     def topic_config(self, image: ClusterImage, topic_name: str) -> TopicConfig:
         """The effective settings of a topic; the broker's defaults if it does not exist."""
@@ -267,10 +274,16 @@ class Settings:
             raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
 
     def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
-        known = {name: BROKER_SETTINGS.get(ALIASES.get(name, name)) for name in configs}
+        known = {name: BROKER_SETTINGS.get(ALIASES.get(name, name)) or listener_setting(name) for name in configs}
         for name in configs:
             if name in UNUSED_AT_RUN_TIME:
                 known[name] = unused_setting(name)
+        own = [name for name in configs if name.startswith(("ssl.", "listener.name."))]
+        if own and not broker:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Cannot update these configs at default cluster level: {', '.join(own)}. Each broker has its own.",
+            )
         static = [name for name, setting in known.items() if _is_read_only(name, setting)]
         if static:
             raise KafkaError(
@@ -412,20 +425,20 @@ class Settings:
                     yield _entry(alias, value, setting, synonyms, read_only=setting.read_only)
         unused = {name for layer, _ in self._layers(image) for name in layer if name not in BROKER_SETTINGS}
         for name in unused:
-            setting = unused_setting(name)
+            setting = _other_setting(name)
             synonyms = self._synonyms(image, name)
             yield _entry(name, synonyms[0].value, setting, synonyms, read_only=not _was_set_at_run_time(image, name))
 
     def _cluster_entries(self, image: ClusterImage) -> Iterator[ConfigEntry]:
         for name, text in image.broker_configs.get("", {}).items():
-            setting = BROKER_SETTINGS.get(ALIASES.get(name, name)) or unused_setting(name)
+            setting = BROKER_SETTINGS.get(ALIASES.get(name, name)) or _other_setting(name)
             value = None if setting.is_sensitive else text
             synonym = Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
             yield _entry(name, value, setting, [synonym], read_only=False)
 
     def _synonyms(self, image: ClusterImage, server_name: str) -> list[Synonym]:
         names = [name for name, _ in _names_of(server_name)]
-        setting = BROKER_SETTINGS.get(server_name) or unused_setting(server_name)
+        setting = BROKER_SETTINGS.get(server_name) or _other_setting(server_name)
         found = [
             Synonym(name, None if setting.is_sensitive else layer[name], source)
             for layer, source in self._layers(image)
@@ -461,6 +474,11 @@ def _set_values(config: BrokerConfig) -> dict[str, str]:
         if value != setting.default:
             values.setdefault(name, (value if setting.is_sensitive else setting.format(value)) or "")
     return values
+
+
+def _other_setting(name: str) -> Setting:
+    """A setting of one listener, or one without effect."""
+    return listener_setting(name) or unused_setting(name)
 
 
 def _is_read_only(name: str, setting: Setting | None) -> bool:

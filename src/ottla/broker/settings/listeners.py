@@ -7,6 +7,7 @@ from ottla.broker.settings.config import BrokerConfig
 from ottla.checks import port_from_text
 from ottla.config import settings_of
 from ottla.errors import ConfigError
+from ottla.security.protocols import SecurityProtocol
 from ottla.types import INT32_MAX, Endpoint
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
@@ -52,8 +53,11 @@ def parse_listeners(config: BrokerConfig) -> list[Listener]:
                 f"No security protocol defined for listener {listener.name}",
                 f"add {listener.name}:PLAINTEXT to listener.security.protocol.map",
             )
-        if protocol != "PLAINTEXT":
-            raise ConfigError(f"listener {listener.name} uses {protocol}, which is not supported", "use PLAINTEXT")
+        if protocol not in SecurityProtocol.__members__:
+            raise ConfigError(
+                f"listener.security.protocol.map: {protocol} is not a security protocol",
+                f"use one of {', '.join(SecurityProtocol.__members__)}",
+            )
         found.append(listener)
     if not found:
         raise ConfigError("listeners has no address to listen on", EXAMPLE)
@@ -61,12 +65,39 @@ def parse_listeners(config: BrokerConfig) -> list[Listener]:
     if len(ports) != len(set(ports)):
         raise ConfigError("listeners has the same port twice", "use a different port for each listener")
     inter_broker = config.inter_broker_listener_name
-    if inter_broker is not None and inter_broker not in {listener.name for listener in found}:
+    if inter_broker is not None and inter_broker.upper() not in {listener.name for listener in found}:
         raise ConfigError(
             f"inter.broker.listener.name is {inter_broker}, which is not in listeners",
             f"use one of {', '.join(listener.name for listener in found)}",
         )
     return found
+
+
+def security_protocols(config: BrokerConfig) -> dict[str, SecurityProtocol]:
+    """The protocol of each listener, by its name. Raises ConfigError."""
+    protocols = _protocols(config.listener_security_protocol_map)
+    return {listener.name: SecurityProtocol[protocols[listener.name]] for listener in parse_listeners(config)}
+
+
+def inter_broker_listener(config: BrokerConfig) -> str | None:
+    """The listener that other brokers use; None for the first one of each. Raises ConfigError."""
+    name, wanted = config.inter_broker_listener_name, config.security_inter_broker_protocol
+    if name is not None:
+        if wanted is not None:
+            raise ConfigError(
+                "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
+                "Remove one of them.",
+            )
+        return name.upper()
+    if wanted is None:
+        return None
+    for listener, protocol in security_protocols(config).items():
+        if protocol is SecurityProtocol[wanted]:
+            return listener
+    raise ConfigError(
+        f"security.inter.broker.protocol is {wanted}, which no listener uses",
+        f"add a listener such as {wanted}://:9093, or set inter.broker.listener.name",
+    )
 
 
 def advertised_endpoints(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ottla.broker.settings.security_settings import SecurityConfig
 from ottla.config import setting
 from ottla.coordinator.group.config import GroupConfig
 from ottla.coordinator.transaction.config import TransactionConfig
@@ -18,12 +19,12 @@ from ottla.types import INT32_MAX, INT64_MAX
 
 
 @dataclass(init=False, repr=False, eq=False)
-class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConfig, QuotaConfig):
+class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConfig, QuotaConfig, SecurityConfig):
     """Every setting of a broker; immutable. `read_only=False` marks settings that can be changed at run time.
 
     Each setting is declared once. Those that one component uses are declared in the config of that component, which
     this class inherits: a BrokerConfig is passed wherever a ReplicaConfig, ControllerConfig, GroupConfig,
-    TransactionConfig or QuotaConfig is wanted.
+    TransactionConfig, QuotaConfig or SecurityConfig is wanted.
     """
 
     def __init__(self, *, given: Mapping[str, str] | None = None, notices: tuple[str, ...] = (), **values: Any) -> None:

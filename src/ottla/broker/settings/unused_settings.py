@@ -7,7 +7,7 @@ UNUSED = frozenset(
     advertised.host.name
     advertised.port alter.config.policy.class.name auto.include.jmx.reporter background.threads
     broker.heartbeat.interval.ms broker.id.generation.enable client.quota.callback.class config.providers
-    connection.failed.authentication.delay.ms connections.max.reauth.ms controlled.shutdown.enable
+    controlled.shutdown.enable
     controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms controller.socket.timeout.ms
     cordoned.log.dirs create.topic.policy.class.name delete.records.purgatory.purge.interval.requests
     early.start.listeners eligible.leader.replicas.enable fetch.purgatory.purge.interval.requests
@@ -25,7 +25,7 @@ UNUSED = frozenset(
     password.encoder.keyfactory.algorithm password.encoder.old.secret password.encoder.secret
     principal.builder.class process.roles producer.purgatory.purge.interval.requests queued.max.request.bytes
     queued.max.requests replica.socket.receive.buffer.bytes
-    reserved.broker.max.id security.inter.broker.protocol security.providers server.max.startup.time.ms
+    reserved.broker.max.id security.providers server.max.startup.time.ms
     socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms socket.receive.buffer.bytes
     socket.send.buffer.bytes transaction.state.log.load.buffer.size unclean.leader.election.interval.ms
     unstable.api.versions.enable unstable.feature.versions.enable

@@ -1,0 +1,1 @@
+"""Who is connected: TLS contexts of listeners, SASL exchanges, users and tokens."""

@@ -1,0 +1,260 @@
+"""OWNER of the security of a broker's listeners: TLS contexts, which follow changed files, and SASL mechanisms."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ottla.broker.authentication.sasl_listener import Exchange, Mechanism, SaslListener
+from ottla.broker.settings.listener_security import ListenerSettings
+from ottla.clock import Clock, MonotonicClock, system_clock
+from ottla.errors import ConfigError
+from ottla.net.server import Disconnect, Handle, ListenerSecurity
+from ottla.security.certificates import CertificateError, read_certificate, read_pem_certificates
+from ottla.security.principal import ANONYMOUS, USER, Principal
+from ottla.security.principal_mapping import NoMatchingRule, principal_mapper
+from ottla.security.protocols import SecurityProtocol
+from ottla.security.sasl.scram_math import SCRAM_MECHANISMS, ScramCredential
+from ottla.security.sasl.server_exchanges import OAUTHBEARER, PLAIN, OauthBearerServer, PlainServer, ScramServer
+from ottla.security.tls import client_context, files_of, read_key_material, server_context
+
+if TYPE_CHECKING:
+    import ssl
+
+    from ottla.broker.authentication.oauth_tokens import OauthTokens
+    from ottla.net.client_security import ClientSecurity, Login
+
+log = logging.getLogger("ottla.security")
+
+CHECK_FILES_SECONDS = 10.0
+"""How often key stores and trust stores are checked for changes."""
+EXPIRY_WARNING_DAYS = 14
+
+FindCredential = Callable[[str, str], ScramCredential | None]
+"""The credential of a user for a mechanism."""
+
+
+class TlsListener:
+    """The TLS context of one listener: each new connection uses the newest one that could be loaded."""
+
+    def __init__(self, settings: ListenerSettings) -> None:
+        """Raises ConfigError."""
+        self.name = settings.listener
+        self._tls = settings.tls()
+        self._files = _stamps(self._tls)
+        self.context = server_context(self._tls)
+        self.expires = self._expiry(is_first=True)
+        """When the certificate expires, in seconds since 1970."""
+
+    def reload(self, settings: ListenerSettings) -> bool:
+        """Loads the context again if its settings or files have changed. If that fails, the old one stays.
+
+        Returns whether there is a new one.
+        """
+        tls = settings.tls()
+        stamps = _stamps(tls)
+        if tls == self._tls and stamps == self._files:
+            return False
+        self._files, self._tls = stamps, tls
+        try:
+            self.context = server_context(tls)
+        except ConfigError as error:
+            log.error("listener %s: the new certificates cannot be used, the old ones stay: %s", self.name, error)
+            return False
+        self.expires = self._expiry(is_first=False)
+        return True
+
+    def _expiry(self, *, is_first: bool) -> int:
+        key = read_key_material(self._tls)
+        assert key is not None
+        certificate = read_pem_certificates(key.chain)[0]
+        days = (certificate.not_after - system_clock() // 1000) // 86_400
+        if days < EXPIRY_WARNING_DAYS:
+            log.warning("listener %s: the certificate of %s expires in %d days", self.name, certificate.subject, days)
+        if not is_first:
+            log.info("listener %s: new certificate of %s, valid for %d days", self.name, certificate.subject, days)
+        return certificate.not_after
+
+
+class Listeners:
+    """The security of all listeners of a broker. Those with PLAINTEXT have none."""
+
+    def __init__(
+        self,
+        protocols: Mapping[str, SecurityProtocol],
+        texts: Mapping[str, str],
+        *,
+        dispatch: Handle,
+        clock: Clock,
+        monotonic: MonotonicClock,
+        find_credential: FindCredential,
+        scram_secret: Callable[[], bytes],
+    ) -> None:
+        """`texts` are the broker's settings as text. Raises ConfigError."""
+        self._find_credential = find_credential
+        self._scram_secret = scram_secret
+        self.tls: dict[str, TlsListener] = {}
+        self.sasl: dict[str, SaslListener] = {}
+        self.security: dict[str, ListenerSecurity] = {}
+        self.peer_security: ClientSecurity | None = None
+        """How this broker connects to the others; None for plain TCP."""
+        self._tokens: list[OauthTokens] = []
+        self._texts = texts
+        self._watching: asyncio.Task[None] | None = None
+        for name, protocol in protocols.items():
+            settings = ListenerSettings(texts, name)
+            if protocol.uses_tls:
+                self.tls[name] = TlsListener(settings)
+            if protocol.uses_sasl:
+                self.sasl[name] = SaslListener(
+                    name,
+                    {each: self._mechanism(each, settings, clock) for each in settings.mechanisms()},
+                    dispatch=dispatch,
+                    clock=clock,
+                    monotonic=monotonic,
+                    failure_delay_ms=settings.value("connection.failed.authentication.delay.ms"),
+                    max_frame_bytes=settings.value("sasl.server.max.receive.size"),
+                )
+            if protocol is not SecurityProtocol.PLAINTEXT:
+                self.security[name] = self._security(name, settings)
+
+    def secure_peers(self, listener: str, protocol: SecurityProtocol) -> None:
+        """Sets how to connect to `listener` of other brokers: with the settings of the own one. Raises ConfigError."""
+        self.peer_security = _peer_security(lambda: ListenerSettings(self._texts, listener), protocol)
+
+    def start(self) -> None:
+        """Begins to look for changed files."""
+        if self.tls:
+            self._watching = asyncio.get_running_loop().create_task(self._watch())
+        for tokens in self._tokens:
+            tokens.start()
+
+    async def stop(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        for tokens in self._tokens:
+            tokens.stop()
+
+    def reload(self, texts: Mapping[str, str] | None = None) -> None:
+        """Uses changed settings, and changed files."""
+        self._texts = self._texts if texts is None else texts
+        for name, listener in self.tls.items():
+            if listener.reload(ListenerSettings(self._texts, name)) and self.peer_security is not None:
+                self.peer_security.reload()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_FILES_SECONDS)
+            self.reload()
+
+    def _security(self, name: str, settings: ListenerSettings) -> ListenerSecurity:
+        tls, sasl = self.tls.get(name), self.sasl.get(name)
+        return ListenerSecurity(
+            None if tls is None else lambda: _context_of(tls),
+            # With SASL the user comes from there, whatever the certificate says.
+            None if tls is None or sasl is not None else _certificate_owner(settings),
+            None if sasl is None else sasl.authenticator,
+        )
+
+    def _mechanism(self, name: str, settings: ListenerSettings, clock: Clock) -> Mechanism:
+        start: Callable[[], Exchange]
+        if name == PLAIN:
+            jaas = settings.jaas(name)
+            setting = f"listener.name.{settings.listener.lower()}.plain.sasl.jaas.config"
+            users = {} if jaas is None else _users_of(jaas.options)
+            if not users:
+                raise ConfigError(
+                    f"listener {settings.listener} offers PLAIN, but has no users",
+                    f"Set {setting}=org.apache.kafka.common.security.plain.PlainLoginModule required "
+                    f'user_alice="PASSWORD";',
+                )
+
+            def start() -> Exchange:
+                return PlainServer(users)
+        elif name in SCRAM_MECHANISMS:
+            find = self._find_credential
+
+            def start() -> Exchange:
+                mechanism = SCRAM_MECHANISMS[name]
+                return ScramServer(mechanism, lambda user: find(user, name), self._scram_secret())
+        else:
+            assert name == OAUTHBEARER
+            from ottla.broker.authentication.oauth_tokens import OauthTokens
+
+            tokens = OauthTokens(settings, clock)
+            self._tokens.append(tokens)
+
+            def start() -> Exchange:
+                return OauthBearerServer(tokens.verify)
+
+        return Mechanism(start, settings.value("connections.max.reauth.ms", name))
+
+
+def _peer_security(settings: Callable[[], ListenerSettings], protocol: SecurityProtocol) -> "ClientSecurity | None":
+    if protocol is SecurityProtocol.PLAINTEXT:
+        return None
+    from ottla.net.client_security import ClientSecurity
+
+    return ClientSecurity(
+        protocol,
+        create_context=(lambda: client_context(settings().tls())) if protocol.uses_tls else None,
+        login=_peer_login(settings()) if protocol.uses_sasl else None,
+    )
+
+
+def _peer_login(settings: ListenerSettings) -> "Login":
+    """As whom this broker logs in to the others: the user of the mechanism's login module."""
+    from ottla.net.client_security import plain_login, scram_login
+
+    mechanism: str = settings.value("sasl.mechanism.inter.broker.protocol")
+    if mechanism not in settings.mechanisms() or mechanism == OAUTHBEARER:
+        raise ConfigError(
+            f"sasl.mechanism.inter.broker.protocol is {mechanism}, with which brokers cannot log in to each other",
+            f"Set it to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, as enabled on listener {settings.listener}, or let "
+            "brokers use another listener (inter.broker.listener.name).",
+        )
+    jaas = settings.jaas(mechanism)
+    username, password = ("", "") if jaas is None else (jaas.options.get(name, "") for name in ("username", "password"))
+    if not username or not password:
+        raise ConfigError(
+            f"this broker has no user to log in to the others with {mechanism}",
+            f"Add username and password to listener.name.{settings.listener.lower()}.{mechanism.lower()}"
+            ".sasl.jaas.config.",
+        )
+    return plain_login(username, password) if mechanism == PLAIN else scram_login(mechanism, username, password)
+
+
+def _context_of(listener: TlsListener) -> "ssl.SSLContext":
+    return listener.context
+
+
+def _users_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Users and passwords of Kafka's PlainLoginModule: `user_alice="PASSWORD"`."""
+    return {name.removeprefix("user_"): value for name, value in options.items() if name.startswith("user_")}
+
+
+def _certificate_owner(settings: ListenerSettings) -> Callable[[bytes | None], Principal]:
+    name_of = principal_mapper(settings.value("ssl.principal.mapping.rules"))
+
+    def principal_of(certificate: bytes | None) -> Principal:
+        if certificate is None:
+            return ANONYMOUS
+        try:
+            return Principal(USER, name_of(read_certificate(certificate).subject))
+        except (CertificateError, NoMatchingRule) as error:
+            raise Disconnect(str(error)) from None
+
+    return principal_of
+
+
+def _stamps(tls: Mapping[str, str | None]) -> Sequence[tuple[int, int, int] | None]:
+    """What changes when a file does."""
+    found: list[tuple[int, int, int] | None] = []
+    for path in files_of(tls):
+        try:
+            status = os.stat(path)
+            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
+        except OSError:
+            found.append(None)
+    return found

@@ -1,0 +1,90 @@
+"""Which security settings apply to a listener and to a mechanism of it. Pure.
+
+The most specific one wins: `listener.name.<listener>.<mechanism>.<setting>`, then `listener.name.<listener>.<setting>`,
+then `<setting>`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ottla.broker.settings.security_settings import SecurityConfig
+from ottla.config import Setting, settings_of
+from ottla.errors import ConfigError
+from ottla.security.sasl.jaas import MODULES, JaasConfig, parse_jaas_config
+
+PREFIX = "listener.name."
+SECURITY_SETTINGS = settings_of(SecurityConfig)
+MECHANISMS = tuple(mechanism for mechanisms in MODULES.values() for mechanism in mechanisms)
+OVERRIDABLE = ("ssl.", "sasl.", "connections.max.reauth.ms", "connection.failed.authentication.delay.ms")
+
+
+def listener_setting(name: str) -> Setting | None:
+    """The declaration of a setting for one listener; None if there is no such setting.
+
+    >>> listener_setting("listener.name.internal.ssl.client.auth").doc[:30]
+    'Whether clients need a certifi'
+    """
+    if not name.startswith(PREFIX):
+        return None
+    _, _, rest = name.removeprefix(PREFIX).partition(".")
+    for mechanism in MECHANISMS:
+        rest = rest.removeprefix(mechanism.lower() + ".")
+    found = SECURITY_SETTINGS.get(rest)
+    return replace(found, name=name) if found is not None and rest.startswith(OVERRIDABLE) else None
+
+
+class ListenerSettings:
+    """The security settings of one listener."""
+
+    def __init__(self, texts: Mapping[str, str], listener: str) -> None:
+        """`texts` are all settings of the broker as text, with those that were changed at run time."""
+        self._texts = texts
+        self._prefix = f"{PREFIX}{listener.lower()}."
+        self.listener = listener
+
+    def text(self, name: str, mechanism: str | None = None) -> str | None:
+        """None if it is not set."""
+        for prefix in self._prefixes(mechanism):
+            if prefix + name in self._texts:
+                return self._texts[prefix + name]
+        return self._texts.get(name)
+
+    def value(self, name: str, mechanism: str | None = None) -> Any:
+        """With the default if it is not set."""
+        setting, text = SECURITY_SETTINGS[name], self.text(name, mechanism)
+        return setting.default if text is None else setting.parse(text)
+
+    def tls(self) -> dict[str, str | None]:
+        """The `ssl.*` settings that are set, for `security/tls.py`."""
+        return {name: self.text(name) for name in SECURITY_SETTINGS if name.startswith("ssl.")}
+
+    def jaas(self, mechanism: str) -> JaasConfig | None:
+        """The login module of a mechanism. Raises ConfigError if it is for another one."""
+        name = "sasl.jaas.config"
+        used = next((prefix + name for prefix in self._prefixes(mechanism) if prefix + name in self._texts), name)
+        text = self._texts.get(used)
+        if text is None:
+            return None
+        found = parse_jaas_config(text, used)
+        if mechanism not in found.mechanisms:
+            if used != f"{self._prefix}{mechanism.lower()}.{name}":
+                return None  # a general one, for another mechanism
+            module = next(module for module, names in MODULES.items() if mechanism in names)
+            raise ConfigError(f"{used}: {found.module} is not a login module for {mechanism}", f"Use …{module}.")
+        return found
+
+    def mechanisms(self) -> tuple[str, ...]:
+        """The mechanisms to offer. Raises ConfigError if none of them is supported."""
+        enabled: tuple[str, ...] = self.value("sasl.enabled.mechanisms")
+        supported = tuple(name for name in enabled if name in MECHANISMS)
+        if not supported:
+            given = ", ".join(enabled) or "no mechanism"
+            raise ConfigError(
+                f"listener {self.listener} uses SASL with {given}, which is not supported",
+                f"Set sasl.enabled.mechanisms to some of {', '.join(MECHANISMS)}.",
+            )
+        return supported
+
+    def _prefixes(self, mechanism: str | None) -> tuple[str, ...]:
+        return (self._prefix,) if mechanism is None else (f"{self._prefix}{mechanism.lower()}.", self._prefix)

@@ -1,0 +1,239 @@
+"""TLS between a socket and a server connection. OWNER of one TLS session.
+
+Not asyncio's own TLS, for three reasons: handshakes of newcomers are bounded and take turns like other long work;
+decrypted bytes go straight into the buffer of the frame they belong to; and each connection can use the newest
+certificate.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from ottla.net.server_connection import Disconnect
+from ottla.protocol.primitives import Buffer
+
+if TYPE_CHECKING:
+    from ottla.net.server import Server
+    from ottla.net.server_connection import Connection
+
+ENCRYPT_AT_ONCE_BYTES = 512 * 1024
+"""Passed to the socket after this much: the encrypted copy of a large response is never in memory as a whole."""
+
+
+class TlsTransport(asyncio.BufferedProtocol):
+    """The protocol of a socket, and the transport of its Connection, which exists for it after the handshake."""
+
+    __slots__ = (
+        "__weakref__",
+        "_connection",
+        "_has_turn",
+        "_incoming",
+        "_is_delivering",
+        "_is_paused",
+        "_is_secured",
+        "_outgoing",
+        "_raw",
+        "_server",
+        "_session",
+        "client_host",
+        "client_port",
+    )
+
+    def __init__(self, server: "Server", context: ssl.SSLContext, connection: "Connection") -> None:
+        self._server = server
+        self._connection = connection
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._raw: asyncio.Transport
+        self._is_secured = self._is_paused = self._has_turn = self._is_delivering = False
+        self.client_host, self.client_port = "", 0
+
+    # --- the protocol of the socket -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._raw = cast("asyncio.Transport", transport)
+        peer = transport.get_extra_info("peername") or ("unknown", 0)
+        self.client_host, self.client_port = f"/{peer[0]}", peer[1]
+        self._server.newcomer(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._server.newcomers.remove(self)
+        if self._is_secured:
+            self._connection.connection_lost(error)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._server.encrypted_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        view = self._server.encrypted_view
+        self._incoming.write(view[:nbytes])
+        if not self._is_secured:
+            if not self._has_turn:
+                # A handshake is a millisecond of work: thousands of newcomers must not delay everybody else.
+                self._has_turn = True
+                self._raw.pause_reading()
+                self._server.turns.queue(self._handshake)
+        elif not self._is_paused:
+            self._deliver()
+            if nbytes == len(view) and not self._is_paused:
+                # The loop would go on reading from this peer: let the other connections have their turn.
+                self._raw.pause_reading()
+                self._server.turns.queue(self._take_turn)
+
+    def eof_received(self) -> bool:
+        if self._is_secured:
+            self._connection.eof_received()
+        return False
+
+    def pause_writing(self) -> None:
+        if self._is_secured:
+            self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._is_secured:
+            self._connection.resume_writing()
+
+    def _take_turn(self) -> None:
+        if not self._is_paused and not self._raw.is_closing():
+            self._raw.resume_reading()
+
+    def _handshake(self) -> None:
+        self._has_turn = False
+        if self._raw.is_closing():
+            return
+        try:
+            self._session.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            self._raw.resume_reading()
+            return
+        except (ssl.SSLError, ValueError) as error:
+            self._flush()  # the alert that tells the peer why
+            self._server.handshake_failed(self, _reason(error))
+            self._raw.close()
+            return
+        self._flush()
+        try:
+            self._connection.secured(self._session.getpeercert(binary_form=True))
+        except Disconnect as error:
+            self._server.handshake_failed(self, str(error))
+            self._raw.close()
+            return
+        self._is_secured = True
+        self._raw.resume_reading()
+        self._server.newcomers.replace(self, self._connection)
+        self._connection.connection_made(cast("asyncio.BaseTransport", self))
+        self._deliver()
+
+    def _deliver(self) -> None:
+        """Passes on what can be decrypted, as far as the connection wants it."""
+        connection, read = self._connection, self._session.read
+        self._is_delivering = True
+        try:
+            while not self._is_paused and not self._raw.is_closing():
+                buffer = connection.get_buffer(-1)
+                nbytes = cast("int", read(len(buffer), buffer))
+                if not nbytes:
+                    connection.eof_received()
+                    return
+                connection.buffer_updated(nbytes)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            connection.eof_received()
+        except ssl.SSLError as error:
+            connection.cut(f"TLS: {_reason(error)}")
+        finally:
+            self._is_delivering = False
+        if self._outgoing.pending and not self._raw.is_closing():
+            self._flush()  # an answer of TLS itself, such as a new key
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._raw.write(self._outgoing.read())
+
+    def cut(self, reason: str) -> None:
+        """Closes the connection of a newcomer at once."""
+        self._server.log_closing(self, reason)
+        self._raw.abort()
+
+    # --- the transport of the connection ------------------------------------------------------------------
+
+    def write(self, data: Buffer) -> None:
+        if not self._raw.is_closing() and data:
+            self._session.write(data)
+            self._raw.write(self._outgoing.read())
+
+    def writelines(self, parts: Sequence[Buffer]) -> None:
+        if self._raw.is_closing():
+            return
+        write, outgoing = self._session.write, self._outgoing
+        for part in parts:
+            if part:
+                write(part)
+                if outgoing.pending >= ENCRYPT_AT_ONCE_BYTES:
+                    self._raw.write(outgoing.read())
+        self._flush()
+
+    def pause_reading(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._raw.resume_reading()
+            if (self._incoming.pending or self._session.pending()) and not self._is_delivering:
+                # Later, not now: the connection is in the middle of something.
+                self._server.turns.queue(self._deliver_rest)
+
+    def _deliver_rest(self) -> None:
+        if not self._is_paused and not self._raw.is_closing():
+            self._deliver()
+
+    def is_closing(self) -> bool:
+        return self._raw.is_closing()
+
+    def close(self) -> None:
+        if not self._raw.is_closing():
+            try:
+                self._session.unwrap()  # tells the peer that nothing was cut off
+            except ssl.SSLError:
+                pass  # it has not answered, and is not waited for
+            self._flush()
+            self._raw.close()
+
+    def abort(self) -> None:
+        self._raw.abort()
+
+    def get_write_buffer_size(self) -> int:
+        return self._raw.get_write_buffer_size()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._raw.set_write_buffer_limits(high, low)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._session if name == "ssl_object" else self._raw.get_extra_info(name, default)
+
+
+_REASONS = {
+    "HTTP_REQUEST": "the client does not use TLS (it speaks HTTP)",
+    "WRONG_VERSION_NUMBER": "the client does not use TLS; set its security.protocol to that of this listener",
+    "UNSUPPORTED_PROTOCOL": "the client's version of TLS is too old (see ssl.enabled.protocols)",
+    "NO_SHARED_CIPHER": "client and broker have no cipher suite in common (see ssl.cipher.suites)",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has no certificate, which ssl.client.auth=required demands",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust this broker's certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept this broker's certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept this broker's certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that this broker's certificate has expired",
+}
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, in words for the log."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the client's certificate was rejected: {error.verify_message}"
+    reason = getattr(error, "reason", None)
+    return _REASONS.get(reason or "", reason or str(error))
