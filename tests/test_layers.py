@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
 BASE = ["types", "errors", "checks", "config", "clock", "child_process", "protocol", "security", "assignors", "net"]
 BROKER_CHAIN = [*BASE, "log", "metadata", "replication", "coordinator", "broker"]
-CLIENT_CHAIN = [*BASE, "client", "spark", "pipeline", "cli", "console", "pytest_plugin"]
+CLIENT_CHAIN = [*BASE, "client", "verify", "spark", "pipeline", "cli", "console", "pytest_plugin"]
 # Imports against the direction of the layers, and why.
 ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",

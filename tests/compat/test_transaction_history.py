@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from ottla import Broker, Consumer, ErrorCode, KafkaError, Producer, TransactionAbortable
-from tests.support.history import FAILED, OK, UNKNOWN, Transaction, anomalies
+from ottla.verify.checker import check
+from ottla.verify.history import FAIL, OK, UNKNOWN, History, Operation, Read, Sent, final_read, partition_name
 from tests.support.waiting import until
 from tests.support.wire.raw import RawConnection
 from tests.support.wire.raw_transactions import RawTransactions
@@ -37,10 +38,11 @@ SETTINGS = {
 class Worker(threading.Thread):
     """Transactions of up to four sends and polls, one after the other, despite errors."""
 
-    def __init__(self, number: int, bootstrap: str, values: Any, history: list[Transaction], ending: Any) -> None:
+    def __init__(self, number: int, bootstrap: str, values: Any, history: list[Operation], ending: Any) -> None:
         super().__init__(daemon=True)
         self.number, self.bootstrap, self.values, self.history, self.ending = number, bootstrap, values, history, ending
         self.random = random.Random(number)
+        self.instances = 0
 
     def run(self) -> None:
         from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -76,24 +78,25 @@ class Worker(threading.Thread):
                 **QUICK,
             }
         )
+        self.instances += 1
         producer.init_transactions(10)
         while not self.ending.is_set():
-            transaction = Transaction(self.number)
+            transaction = Operation(f"worker {self.number}", session=self.instances)
             self.history.append(transaction)
             producer.begin_transaction()
             for _ in range(self.random.randint(1, 4)):
                 if self.random.random() < 0.6:
                     partition, value = self.random.randrange(PARTITIONS), next(self.values)
-                    transaction.sent.append((partition, value))
+                    transaction.sent.append(Sent(partition_name("t", partition), value))
                     producer.produce("t", b"%d" % value, partition=partition)
                 else:
                     for message in consumer.consume(20, 0.02):
                         if message.error() is None:
-                            place = (message.partition(), message.offset())
-                            transaction.polled.append((place, int(message.value())))
+                            place = (partition_name("t", message.partition()), message.offset())
+                            transaction.polled.append(Read(*place, int(message.value())))
             if self.random.random() < 0.2:
                 producer.abort_transaction(10)
-                transaction.outcome = FAILED
+                transaction.outcome = FAIL
                 continue
             for _ in range(5):
                 try:
@@ -104,7 +107,7 @@ class Worker(threading.Thread):
                     error = failure.args[0]
                     if error.txn_requires_abort():
                         producer.abort_transaction(10)
-                        transaction.outcome = FAILED
+                        transaction.outcome = FAIL
                         break
                     if not error.retriable():
                         raise
@@ -130,31 +133,33 @@ class OwnWorker(Worker):
         own |= {"delivery.timeout.ms": 5_000, "request.timeout.ms": 3_000, "max.block.ms": 10_000}
         producer = Producer(settings | own)
         try:
+            self.instances += 1
             producer.init_transactions()
             while not self.ending.is_set():
-                transaction = Transaction(self.number)
+                transaction = Operation(f"worker {self.number}", session=self.instances)
                 self.history.append(transaction)
                 try:
                     self._own_transaction(producer, consumer, transaction)
                 except TransactionAbortable:
                     producer.abort_transaction()
-                    transaction.outcome = FAILED
+                    transaction.outcome = FAIL
         finally:
             producer.close(timeout_ms=0)  # as a crash would
 
-    def _own_transaction(self, producer: Producer, consumer: Consumer, transaction: Transaction) -> None:
+    def _own_transaction(self, producer: Producer, consumer: Consumer, transaction: Operation) -> None:
         producer.begin_transaction()
         for _ in range(self.random.randint(1, 4)):
             if self.random.random() < 0.6:
                 partition, value = self.random.randrange(PARTITIONS), next(self.values)
-                transaction.sent.append((partition, value))
+                transaction.sent.append(Sent(partition_name("t", partition), value))
                 producer.send("t", b"%d" % value, partition=partition)
             else:
                 for record in consumer.poll(20, max_records=20):
-                    transaction.polled.append(((record.partition, record.offset), int(record.value or b"")))
+                    place = (partition_name("t", record.partition), record.offset)
+                    transaction.polled.append(Read(*place, int(record.value or b"")))
         if self.random.random() < 0.2:
             producer.abort_transaction()
-            transaction.outcome = FAILED
+            transaction.outcome = FAIL
             return
         for attempt in range(5):
             try:
@@ -211,7 +216,7 @@ def test_kills_and_pauses_cause_no_anomaly(tmp_path: Path, kind: type[Worker]) -
     from confluent_kafka.admin import AdminClient, NewTopic
 
     chance = random.Random(11)
-    history: list[Transaction] = []
+    history: list[Operation] = []
     ending = threading.Event()
     with Broker.embedded(data=tmp_path, settings=SETTINGS) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
@@ -240,4 +245,5 @@ def test_kills_and_pauses_cause_no_anomaly(tmp_path: Path, kind: type[Worker]) -
     unknown = sum(transaction.outcome == UNKNOWN for transaction in history)
     assert committed > 5, (committed, unknown)
     assert sum(map(len, final.values())) > 5, (committed, unknown)
-    assert anomalies(history, final) == []
+    contents = {partition_name("t", partition): records for partition, records in final.items()}
+    assert check(History([*history, final_read(contents)])) == []

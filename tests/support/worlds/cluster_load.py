@@ -1,7 +1,6 @@
 """Clients of a simulated cluster: senders, transactional senders, readers and group members, with their histories.
 
-Every value is a unique number. `Load.history` has what R2's checker needs (tests/support/history.py): a place is
-(partition, offset), and partitions of different topics get different numbers.
+Every value is a unique number. `Load.history` has what R2's checker needs (ottla.verify.checker).
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from typing import Any
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.cluster_world import ClusterWorld
-from tests.support.history import FAILED, OK, Transaction
+from ottla.verify.history import COMMITTED, FAIL, OK, POLL, SEND, UNCOMMITTED, Operation, Read, Sent, partition_name
 from tests.support.worlds.cluster_ledger import Ledger
 
 PLAIN, BOUND = "plain", "bound"
@@ -31,7 +30,7 @@ class Load:
         self.ledger = ledger
         self.partitions = partitions
         self.values = itertools.count(1)
-        self.history: list[Transaction] = []
+        self.history: list[Operation] = []
         self.sent: dict[tuple[int, int], list[int]] = {}
         """The values of each idempotent sender for each partition, in order."""
         self.acknowledged: dict[int, tuple[int, int]] = {}
@@ -46,10 +45,6 @@ class Load:
         self.workers = itertools.count()
         self._senders: list[asyncio.Task[None]] = []
         self._readers: list[asyncio.Task[None]] = []
-
-    def place(self, topic: str, partition: int) -> int:
-        """The number of a partition in the history."""
-        return partition + (self.partitions if topic == BOUND else 0)
 
     def start(self, coroutine: Any) -> None:
         """Something that has to be done before the end of the story."""
@@ -86,7 +81,7 @@ class Load:
             deliveries = []
             for _ in range(count):
                 value, partition = next(self.values), rng.randrange(self.partitions)
-                attempt = Transaction(worker, sent=[(self.place(PLAIN, partition), value)])
+                attempt = Operation(f"sender {worker}", SEND, sent=[Sent(partition_name(PLAIN, partition), value)])
                 self.history.append(attempt)
                 self.sent.setdefault((worker, partition), []).append(value)
                 deliveries.append((attempt, value, await producer.send(PLAIN, b"%d" % value, partition=partition)))
@@ -104,8 +99,9 @@ class Load:
 
     async def _transact(self, worker: int, count: int, abort_share: float, pause_s: float) -> None:
         rng = random.Random(self.world.random.random())
-        done = 0
+        done, instance = 0, 0
         while done < count:
+            instance += 1
             producer = self.world.producer(
                 transactional_id=f"worker-{worker}",
                 transaction_timeout_ms=rng.choice((5_000, 30_000)),
@@ -118,14 +114,14 @@ class Load:
             try:
                 await producer.init_transactions()
                 while done < count:
-                    transaction = Transaction(worker)
+                    transaction = Operation(f"worker {worker}", session=instance)
                     self.history.append(transaction)
                     done += 1
                     try:
                         await self._one_transaction(producer, transaction, rng, abort_share, pause_s)
                     except TransactionAbortable:
                         await producer.abort_transaction()
-                        transaction.outcome = FAILED
+                        transaction.outcome = FAIL
             except KafkaError as error:
                 # Fenced or timed out: the next instance ends the transaction, one way or the other.
                 self.world.note(f"worker {worker} starts over: {error!r}")
@@ -134,18 +130,18 @@ class Load:
                 await producer.close(timeout_ms=0)
 
     async def _one_transaction(
-        self, producer: Any, transaction: Transaction, rng: random.Random, abort_share: float, pause_s: float
+        self, producer: Any, transaction: Operation, rng: random.Random, abort_share: float, pause_s: float
     ) -> None:
         await producer.begin_transaction()
         for _ in range(rng.randint(1, 4)):
             value, partition = next(self.values), rng.randrange(self.partitions)
-            transaction.sent.append((self.place(BOUND, partition), value))
+            transaction.sent.append(Sent(partition_name(BOUND, partition), value))
             await producer.send(BOUND, b"%d" % value, partition=partition)
             if rng.random() < 0.3:
                 await asyncio.sleep(rng.uniform(0, pause_s))
         if rng.random() < abort_share:
             await producer.abort_transaction()
-            transaction.outcome = FAILED
+            transaction.outcome = FAIL
             return
         for attempt in range(5):
             try:
@@ -171,9 +167,11 @@ class Load:
                 records = await consumer.poll(300)
                 for record in records:
                     self.ledger.shown(record.topic, record.partition, record.offset)
-                polled = [((self.place(r.topic, r.partition), r.offset), int(r.value or b"")) for r in records]
+                polled = [Read(partition_name(r.topic, r.partition), r.offset, int(r.value or b"")) for r in records]
                 if polled:
-                    self.history.append(Transaction(worker, polled=polled, outcome=OK))
+                    isolated = COMMITTED if committed else UNCOMMITTED
+                    reading_now = Operation(f"reader {worker}", POLL, polled=polled, outcome=OK, isolation=isolated)
+                    self.history.append(reading_now)
 
     def watches_ends(self) -> None:
         """Starts a client that asks for the ends of the partitions: they never go back, not even after an election."""
@@ -240,4 +238,4 @@ class Load:
     def _forget(self, gone: set[int]) -> None:
         self.acknowledged = {value: place for value, place in self.acknowledged.items() if value not in gone}
         self.sent = {key: [value for value in values if value not in gone] for key, values in self.sent.items()}
-        self.history = [t for t in self.history if not any(value in gone for _, value in t.sent)]
+        self.history = [t for t in self.history if not any(sent.value in gone for sent in t.sent)]
