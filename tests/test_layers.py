@@ -23,6 +23,7 @@ ALLOWED = {
     ("cli/demo/broker.py", "broker"): "shows the embedded broker",
     ("cli/pipeline/broker.py", "broker"): "starts a broker for a pipeline file that names none",
     ("pytest_plugin.py", "broker"): "its fixtures start a broker",
+    ("verify/cluster/local.py", "broker"): "starts the brokers whose faults it injects",
 }
 # Import names of the dependencies in pyproject.toml, without the extra `dev`.
 RUNTIME_DEPENDENCIES = {

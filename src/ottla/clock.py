@@ -5,6 +5,7 @@ compared with stored timestamps. A `MonotonicClock` only counts forward: it is f
 rejects a wall clock where a monotonic one is expected; a parameter or field in monotonic time is called so.
 """
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,8 +34,28 @@ NEVER_MS = MonotonicMs(-(1 << 62))
 """Before every monotonic time."""
 
 
-def system_clock() -> int:
+SHIFT_FILE_VARIABLE = "OTTLA_CLOCK_SHIFT_FILE"
+"""For tests of clock faults: this environment variable names a file of eight bytes, a signed number of milliseconds
+(little endian) that is added to the wall time of the process, and may change at any moment. See `ottla verify`."""
+
+
+def _system_clock() -> int:
     return time.time_ns() // 1_000_000
+
+
+def shifted_clock(path: str | os.PathLike[str]) -> Clock:
+    """A wall clock that is wrong by the number in a file."""
+    import mmap
+
+    with open(path, "rb") as file:
+        shift = mmap.mmap(file.fileno(), 8, access=mmap.ACCESS_READ)
+    return lambda: time.time_ns() // 1_000_000 + int.from_bytes(shift[:8], "little", signed=True)
+
+
+system_clock: Clock = (
+    shifted_clock(os.environ[SHIFT_FILE_VARIABLE]) if SHIFT_FILE_VARIABLE in os.environ else _system_clock
+)
+"""The wall time of this machine."""
 
 
 system_clock_ns = time.time_ns

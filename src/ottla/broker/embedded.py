@@ -46,14 +46,21 @@ class EmbeddedBroker:
         log_level: str = "info",
         timeout: float = 60.0,
         wait: bool = True,
+        environment: Mapping[str, str] | None = None,
+        module: str = "ottla",
     ) -> None:
-        """With `wait=False`, call `wait_until_ready()` before anything else."""
+        """With `wait=False`, call `wait_until_ready()` before anything else.
+
+        `environment` is added to that of this process; `module` is run instead of `ottla`, for tests of broken brokers.
+        """
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-") if data is None else None
         self.data = Path(self._temporary.name if self._temporary is not None else data)  # type: ignore[arg-type]
         self._settings = {name: setting_text(value) for name, value in (settings or {}).items()}
         self._listen = listen
         self._log_level = log_level
         self._timeout = timeout
+        self._environment = dict(environment or {})
+        self._module = module
         # A file, not a pipe, which would have to be drained.
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
@@ -161,7 +168,7 @@ class EmbeddedBroker:
     # --- the process --------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "ottla", "serve", "--stop-with-stdin"]
+        command = [sys.executable, "-m", self._module, "serve", "--stop-with-stdin"]
         command += ["--listen", self._listen, "--data", str(self.data), "--log-level", self._log_level]
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
@@ -170,7 +177,7 @@ class EmbeddedBroker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            env=child_environment(),
+            env={**child_environment(), **self._environment},
             # Ctrl-C in a terminal reaches every process of the group; this one must be stopped by its parent instead.
             start_new_session=True,
         )

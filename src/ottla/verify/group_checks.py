@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ottla.verify.anomalies import Anomaly, Evidence, Kind
-from ottla.verify.history import ASSIGNED, COMMIT, COMMITTED, FETCH_OFFSETS, OK, Read
+from ottla.verify.history import ASSIGNED, COMMIT, COMMITTED, FAIL, FETCH_OFFSETS, OK, UNKNOWN, Read
 from ottla.verify.knowledge import Knowledge
 
 Place = tuple[str, str]
@@ -67,15 +67,23 @@ def check_committed_offsets(known: Knowledge) -> Iterator[Anomaly]:
     Except by a commit whose outcome is unknown: a request that was delayed in the network may arrive late.
     """
     unclear: dict[Place, set[int]] = defaultdict(set)
+    aborted: dict[Place, dict[int, int]] = defaultdict(dict)
+    """Offset -> the transaction that was aborted."""
+    possible: dict[Place, set[int]] = defaultdict(set)
     events: list[tuple[int, int, int]] = []
     """(time, 0 for a commit's end or 1 for the start of a question, operation)."""
     for number, operation in enumerate(known.history.operations):
         if operation.kind == FETCH_OFFSETS and operation.outcome == OK:
             events.append((operation.started_us, 1, number))
         elif operation.offsets and operation.group and (operation.kind == COMMIT or operation.is_transaction):
+            for partition, offset in operation.offsets.items():
+                if operation.outcome == FAIL and operation.is_transaction:
+                    aborted[operation.group, partition][offset] = number
+                else:
+                    possible[operation.group, partition].add(offset)
             if operation.outcome == OK:
                 events.append((operation.ended_us, 0, number))
-            else:
+            elif operation.outcome == UNKNOWN:
                 for partition, offset in operation.offsets.items():
                     unclear[operation.group, partition].add(offset)
     highest: dict[Place, tuple[int, int]] = {}
@@ -84,7 +92,17 @@ def check_committed_offsets(known: Knowledge) -> Iterator[Anomaly]:
         for partition, offset in operation.offsets.items():
             place = (operation.group, partition)
             best = highest.get(place, (-1, -1))
-            if not is_question:
+            author = aborted[place].get(offset) if is_question and offset not in possible[place] else None
+            if author is not None:
+                yield Anomaly(
+                    Kind.ABORTED_READ,
+                    f"the committed offset of {operation.group} is {partition}@{offset}, from an aborted transaction",
+                    [
+                        Evidence(author, f"committed {partition}@{offset} in a transaction that was aborted"),
+                        Evidence(number, f"asked for the committed offset of {partition}: {offset}"),
+                    ],
+                )
+            elif not is_question:
                 highest[place] = max(best, (offset, number))
             elif offset < best[0] and offset not in unclear[place]:
                 shown = offset if offset >= 0 else "none"

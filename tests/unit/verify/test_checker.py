@@ -301,6 +301,12 @@ def test_a_committed_offset_must_not_vanish() -> None:
     assert only(found(commits("m0", 3, 0, 5), fetched(10, -1))).message.endswith("the committed offset is none")
 
 
+def test_the_offset_of_an_aborted_transaction_must_not_be_visible() -> None:
+    aborted = replace(transaction("w", [], outcome=FAIL), group="g", offsets={A: 7}, ended_us=3)
+    assert only(found(aborted, fetched(10, 7))).kind is Kind.ABORTED_READ
+    assert found(aborted, replace(aborted, outcome=OK), fetched(10, 7)) == []
+
+
 def test_a_commit_whose_outcome_is_unknown_may_arrive_late() -> None:
     assert found(commits("m0", 3, 0, 2, UNKNOWN), commits("m0", 3, 2, 5), fetched(10, 2)) == []
 

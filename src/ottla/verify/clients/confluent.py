@@ -1,0 +1,256 @@
+"""librdkafka for a run, through confluent-kafka, which has to be installed by the user. OWNER."""
+
+import contextlib
+import importlib
+import importlib.util
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ottla.errors import OttlaError
+from ottla.verify.clients import port
+from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received, Remedy, Trouble
+
+_SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.")
+"""Settings of the run that librdkafka knows under the same name."""
+_SECONDS = 12.0
+
+
+def is_installed() -> bool:
+    return importlib.util.find_spec("confluent_kafka") is not None
+
+
+class ConfluentLibrary:
+    """Makes clients of confluent-kafka."""
+
+    name = "confluent"
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        if not is_installed():
+            raise OttlaError(
+                "confluent-kafka is not installed", "run: pip install confluent-kafka, or use --client ottla"
+            )
+        self._module: Any = importlib.import_module("confluent_kafka")
+        self._settings = {name: value for name, value in settings.items() if name.startswith(_SHARED_SETTINGS)}
+        self._settings |= {
+            "reconnect.backoff.ms": "20",
+            "reconnect.backoff.max.ms": "300",
+            "retry.backoff.ms": "30",
+            "topic.metadata.refresh.interval.ms": "10000",
+            "socket.timeout.ms": str(port.REQUEST_TIMEOUT_MS),
+            "log_level": "0",
+        }
+
+    def producer(self, client_id: str, transactional_id: str = "") -> "ConfluentProducer":
+        settings = {
+            **self._settings,
+            "client.id": client_id,
+            "enable.idempotence": "true",
+            "linger.ms": "1",
+            "message.timeout.ms": str(port.DELIVERY_TIMEOUT_MS),
+        }
+        if transactional_id:
+            settings["transactional.id"] = transactional_id
+            settings["transaction.timeout.ms"] = str(port.TRANSACTION_TIMEOUT_MS)
+            settings["message.timeout.ms"] = str(port.TRANSACTION_TIMEOUT_MS)
+        return ConfluentProducer(self._module, settings)
+
+    def consumer(self, client_id: str, isolation: str, group: str = "") -> "ConfluentConsumer":
+        settings = {
+            **self._settings,
+            "client.id": client_id,
+            "isolation.level": isolation,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": "false",
+            "fetch.wait.max.ms": "100",
+            "fetch.error.backoff.ms": "50",
+            "enable.partition.eof": "true",
+            "group.id": group or client_id,
+            "session.timeout.ms": str(port.SESSION_TIMEOUT_MS),
+            "heartbeat.interval.ms": str(port.HEARTBEAT_MS),
+        }
+        return ConfluentConsumer(self._module, settings)
+
+
+class ConfluentProducer:
+    def __init__(self, module: Any, settings: Mapping[str, str]) -> None:
+        self._producer = module.Producer(dict(settings))
+        self._module = module
+
+    def send(self, topic: str, partition: int, value: bytes, on_delivery: OnDelivery) -> None:
+        def done(error: Any, message: Any) -> None:
+            if error is None:
+                offset = message.offset()
+                on_delivery(-1 if offset is None else offset, "")
+            else:
+                on_delivery(-1, error.str())
+
+        with self._troubles():
+            self._producer.produce(topic, value, partition=partition, on_delivery=done)
+            self._producer.poll(0)
+
+    def serve(self, seconds: float) -> None:
+        self._producer.poll(seconds)
+
+    def init(self) -> None:
+        with self._troubles():
+            self._producer.init_transactions(_SECONDS)
+
+    def begin(self) -> None:
+        with self._troubles():
+            self._producer.begin_transaction()
+
+    def add_offsets(self, offsets: Mapping[Place, int], consumer: port.ConsumerPort) -> None:
+        assert isinstance(consumer, ConfluentConsumer)
+        with self._troubles():
+            metadata = consumer.consumer.consumer_group_metadata()
+            self._producer.send_offsets_to_transaction(_partitions(self._module, offsets), metadata, _SECONDS)
+
+    def commit(self) -> None:
+        with self._troubles():
+            self._producer.commit_transaction(_SECONDS)
+
+    def abort(self) -> None:
+        with self._troubles():
+            self._producer.abort_transaction(_SECONDS)
+
+    def crash(self) -> None:
+        with contextlib.suppress(Exception):
+            self._producer.purge()
+            self._producer.poll(0)
+
+    @contextlib.contextmanager
+    def _troubles(self) -> Iterator[None]:
+        try:
+            yield
+        except BufferError as full:
+            raise Trouble(str(full), Remedy.RETRY) from None
+        except self._module.KafkaException as failure:
+            error = failure.args[0]
+            if error.txn_requires_abort():
+                remedy = Remedy.ABORT
+            elif error.retriable() and not error.fatal():
+                remedy = Remedy.RETRY
+            else:
+                remedy = Remedy.RESTART
+            raise Trouble(f"{error.name()}: {error.str()}", remedy) from None
+
+
+class ConfluentConsumer:
+    def __init__(self, module: Any, settings: Mapping[str, str]) -> None:
+        self.consumer = module.Consumer(dict(settings))
+        self._module = module
+        self._on_assignment: OnAssignment = lambda _: None
+        self._news: set[Place] | None = None
+        """An assignment that is not reported yet."""
+        self._changes = 0
+        self._kept: Received | None = None
+        """A message that came after a rebalance, in a call that had messages from before it."""
+        self._at_end: set[Place] = set()
+
+    def assign(self, places: Iterable[Place]) -> None:
+        self.consumer.assign([self._module.TopicPartition(topic, partition, 0) for topic, partition in places])
+
+    def subscribe(self, topic: str, on_assignment: OnAssignment) -> None:
+        owned: set[Place] = set()
+
+        def assigned(_: Any, partitions: Any) -> None:
+            owned.update((each.topic, each.partition) for each in partitions)
+            self._news = set(owned)
+            self._changes += 1
+
+        def revoked(_: Any, partitions: Any) -> None:
+            owned.difference_update((each.topic, each.partition) for each in partitions)
+            self._changes += 1
+
+        self._on_assignment = on_assignment
+        self.consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+
+    def poll(self, seconds: float, most: int) -> list[Received]:
+        """One message at a time: only so is it known which of them came before a rebalance.
+
+        What came before is returned first. The change is reported when the next call begins to return what came after.
+        """
+        found: list[Received] = []
+        kept, self._kept = self._kept, None
+        self._report()
+        if kept is not None:
+            found.append(kept)
+        while len(found) < most:
+            before = self._changes
+            with self._troubles():
+                message = self.consumer.poll(0 if found else seconds)
+            received = self._take(message)
+            if self._changes != before and found:
+                self._kept = received
+                break
+            self._report()
+            if received is None and (message is None or not found):
+                break
+            if received is not None:
+                found.append(received)
+        return found
+
+    def _take(self, message: Any) -> Received | None:
+        if message is None:
+            return None
+        place = (message.topic(), message.partition())
+        error = message.error()
+        if error is None:
+            self._at_end.discard(place)
+            return _received(message)
+        # Errors of the connection are temporary here; others show as missing records.
+        if error.code() == self._module.KafkaError._PARTITION_EOF:
+            self._at_end.add(place)
+        return None
+
+    def is_at_end(self, ends: Mapping[Place, int]) -> bool:
+        return self._at_end >= {place for place, end in ends.items() if end > 0}
+
+    def _report(self) -> None:
+        news, self._news = self._news, None
+        if news is not None:
+            self._on_assignment(news)
+
+    def seek(self, offsets: Mapping[Place, int]) -> None:
+        with self._troubles():
+            for each in _partitions(self._module, offsets):
+                self.consumer.seek(each)
+
+    def commit(self, offsets: Mapping[Place, int]) -> None:
+        with self._troubles():
+            for each in self.consumer.commit(offsets=_partitions(self._module, offsets), asynchronous=False):
+                if each.error is not None:
+                    raise self._module.KafkaException(each.error)
+
+    def committed(self, places: Iterable[Place]) -> dict[Place, int]:
+        with self._troubles():
+            asked = [self._module.TopicPartition(topic, partition) for topic, partition in places]
+            found = self.consumer.committed(asked, timeout=_SECONDS)
+        for each in found:
+            if each.error is not None:
+                raise Trouble(each.error.str(), Remedy.RETRY)
+        return {(each.topic, each.partition): max(each.offset, -1) for each in found}
+
+    def generation(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self.consumer.close()
+
+    @contextlib.contextmanager
+    def _troubles(self) -> Iterator[None]:
+        try:
+            yield
+        except self._module.KafkaException as failure:
+            error = failure.args[0]
+            remedy = Remedy.RETRY if error.retriable() and not error.fatal() else Remedy.RESTART
+            raise Trouble(f"{error.name()}: {error.str()}", remedy) from None
+
+
+def _received(message: Any) -> Received:
+    return Received(message.topic(), message.partition(), message.offset(), message.value() or b"")
+
+
+def _partitions(module: Any, offsets: Mapping[Place, int]) -> list[Any]:
+    return [module.TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]

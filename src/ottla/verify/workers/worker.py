@@ -1,0 +1,64 @@
+"""A worker: one client of a workload in its own thread, which continues despite errors. OWNER."""
+
+import random
+import threading
+from collections.abc import Callable
+
+from ottla.verify.clients.port import ClientLibrary, Trouble
+from ottla.verify.workers.recorder import Recorder
+
+PAUSE_AFTER_TROUBLE_S = 0.1
+
+
+class Worker(threading.Thread):
+    """Calls `live` again and again: each call is the life of one instance of the client."""
+
+    def __init__(self, name: str, library: ClientLibrary, recorder: Recorder, seed: int, rate: float) -> None:
+        super().__init__(name=f"verify-{name}", daemon=True)
+        self.client = name
+        self.library = library
+        self.recorder = recorder
+        self.random = random.Random(f"{seed} {name}")
+        self.rate = rate
+        """Operations per second, on average."""
+        self.session = 0
+        self.troubles: list[str] = []
+        """The latest errors, for reports."""
+        self.crash: BaseException | None = None
+        """A mistake in this program, not of the cluster."""
+        self._ending = threading.Event()
+
+    def stop(self) -> None:
+        """Asks the worker to end after its current operation."""
+        self._ending.set()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._ending.is_set()
+
+    def run(self) -> None:
+        try:
+            while not self.is_ending:
+                self.session += 1
+                try:
+                    self.live()
+                except Trouble as trouble:
+                    self.note(trouble)
+                    self._ending.wait(PAUSE_AFTER_TROUBLE_S)
+        except BaseException as error:  # reported by the run, which cannot vouch for this workload any more
+            self.crash = error
+
+    def live(self) -> None:
+        raise NotImplementedError
+
+    def note(self, trouble: Trouble) -> None:
+        self.troubles = [*self.troubles[-9:], str(trouble)]
+
+    def pace(self) -> None:
+        """Waits, so that the worker keeps its rate on average."""
+        self._ending.wait(self.random.uniform(0, 2 / self.rate))
+
+    def lifetime(self, least_s: float, most_s: float) -> Callable[[], bool]:
+        """Whether an instance that begins now is still to be used."""
+        end_us = self.recorder.now_us() + int(self.random.uniform(least_s, most_s) * 1e6)
+        return lambda: not self.is_ending and self.recorder.now_us() < end_us
