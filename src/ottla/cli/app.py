@@ -32,6 +32,7 @@ COMMANDS = {
     "cluster": "ottla.cli.cluster.commands",
     "config": "ottla.cli.config",
     "log": "ottla.cli.log",
+    "verify": "ottla.cli.verify.command",
 }
 """Commands in the order of the help text, each with the module that holds it.
 

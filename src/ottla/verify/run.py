@@ -54,6 +54,7 @@ class Run:
         self._say = say
         self._on_tick = on_tick
         self._over = threading.Event()
+        self.topics: list[str] = []
 
     def stop(self) -> None:
         """Ends the run early; the final read is done nevertheless. For signal handlers."""
@@ -62,6 +63,7 @@ class Run:
     def execute(self) -> History:
         stage = build(self.options, self._libraries, self.recorder)
         self._create_topics(stage.topics)
+        self.topics = stage.topics
         self._say(
             f"{len(stage.workers)} clients on {len(stage.topics)} topics "
             f"of {self.options.partitions} partitions for {self.options.seconds:g} s, seed {self.options.seed}"

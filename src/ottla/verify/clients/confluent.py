@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received,
 _SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.")
 """Settings of the run that librdkafka knows under the same name."""
 _SECONDS = 12.0
+_SILENT = logging.getLogger("ottla.verify.librdkafka")
+"""librdkafka would print fatal errors. Its logs go here, and are shown to those who configure this logger."""
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
 
 
 def is_installed() -> bool:
@@ -67,13 +72,14 @@ class ConfluentLibrary:
             "group.id": group or client_id,
             "session.timeout.ms": str(port.SESSION_TIMEOUT_MS),
             "heartbeat.interval.ms": str(port.HEARTBEAT_MS),
+            "max.poll.interval.ms": str(port.MAX_POLL_INTERVAL_MS),
         }
         return ConfluentConsumer(self._module, settings)
 
 
 class ConfluentProducer:
     def __init__(self, module: Any, settings: Mapping[str, str]) -> None:
-        self._producer = module.Producer(dict(settings))
+        self._producer = module.Producer(dict(settings), logger=_SILENT)
         self._module = module
 
     def send(self, topic: str, partition: int, value: bytes, on_delivery: OnDelivery) -> None:
@@ -102,8 +108,8 @@ class ConfluentProducer:
     def add_offsets(self, offsets: Mapping[Place, int], consumer: port.ConsumerPort) -> None:
         assert isinstance(consumer, ConfluentConsumer)
         with self._troubles():
-            metadata = consumer.consumer.consumer_group_metadata()
-            self._producer.send_offsets_to_transaction(_partitions(self._module, offsets), metadata, _SECONDS)
+            asked = _partitions(self._module, offsets)
+            self._producer.send_offsets_to_transaction(asked, consumer.metadata, _SECONDS)
 
     def commit(self) -> None:
         with self._troubles():
@@ -137,7 +143,7 @@ class ConfluentProducer:
 
 class ConfluentConsumer:
     def __init__(self, module: Any, settings: Mapping[str, str]) -> None:
-        self.consumer = module.Consumer(dict(settings))
+        self.consumer = module.Consumer(dict(settings), logger=_SILENT)
         self._module = module
         self._on_assignment: OnAssignment = lambda _: None
         self._news: set[Place] | None = None
@@ -146,6 +152,8 @@ class ConfluentConsumer:
         self._kept: Received | None = None
         """A message that came after a rebalance, in a call that had messages from before it."""
         self._at_end: set[Place] = set()
+        self.metadata: Any = None
+        """The membership at the last poll() that returned messages."""
 
     def assign(self, places: Iterable[Place]) -> None:
         self.consumer.assign([self._module.TopicPartition(topic, partition, 0) for topic, partition in places])
@@ -188,6 +196,8 @@ class ConfluentConsumer:
                 break
             if received is not None:
                 found.append(received)
+        if found:
+            self.metadata = self.consumer.consumer_group_metadata()
         return found
 
     def _take(self, message: Any) -> Received | None:

@@ -62,6 +62,7 @@ class OwnLibrary:
                 "group.id": group,
                 "session.timeout.ms": str(port.SESSION_TIMEOUT_MS),
                 "heartbeat.interval.ms": str(port.HEARTBEAT_MS),
+                "max.poll.interval.ms": str(port.MAX_POLL_INTERVAL_MS),
             }
         return OwnConsumer(settings)
 
@@ -95,7 +96,7 @@ class OwnProducer:
     def add_offsets(self, offsets: Mapping[Place, int], consumer: port.ConsumerPort) -> None:
         assert isinstance(consumer, OwnConsumer)
         with _troubles():
-            self._producer.send_offsets_to_transaction(_by_partition(offsets), consumer.consumer.group_metadata())
+            self._producer.send_offsets_to_transaction(_by_partition(offsets), consumer.metadata)
 
     def commit(self) -> None:
         with _troubles():
@@ -113,6 +114,9 @@ class OwnProducer:
 class OwnConsumer:
     def __init__(self, settings: Mapping[str, str]) -> None:
         self.consumer = Consumer(settings)
+        self._has_group = "group.id" in settings
+        self.metadata: Any = None
+        """The membership at the last poll() that returned records."""
 
     def assign(self, places: Iterable[Place]) -> None:
         with _troubles():
@@ -139,6 +143,8 @@ class OwnConsumer:
     def poll(self, seconds: float, most: int) -> list[Received]:
         with _troubles():
             records = self.consumer.poll(int(seconds * 1000), max_records=most)
+            if records and self._has_group:
+                self.metadata = self.consumer.group_metadata()
         return [Received(each.topic, each.partition, each.offset, each.value or b"") for each in records]
 
     def seek(self, offsets: Mapping[Place, int]) -> None:

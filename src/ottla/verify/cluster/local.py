@@ -3,7 +3,6 @@
 import concurrent.futures
 import contextlib
 import shutil
-import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from ottla.clock import SHIFT_FILE_VARIABLE
 from ottla.errors import OttlaError
 from ottla.verify.cluster.links import CLIENTS, STORE, Links
 from ottla.verify.cluster.plan import FROM_ALL, FROM_BROKERS, FROM_CLIENTS, FROM_STORE
+from ottla.verify.cluster.ports import free_ports
 
 BROKERS_MAX = 9
 QUICK = {
@@ -138,7 +138,7 @@ class LocalCluster:
     def restore(self) -> list[str]:
         """Ends all faults. Returns what could not be undone: one sentence for each broker that does not start."""
         for node_id, broker in enumerate(self.brokers):
-            self._links.heal(*self._links_of(node_id, FROM_ALL), *self._links_of(node_id, FROM_STORE))
+            self._links.heal(*self._links_of(node_id, FROM_ALL))
             self.shift_clock(node_id, 0)
             broker.resume()
         dead = [node_id for node_id, broker in enumerate(self.brokers) if not broker.is_running]
@@ -166,19 +166,9 @@ class LocalCluster:
             FROM_BROKERS: others,
             FROM_CLIENTS: [(name, CLIENTS)],
             FROM_STORE: [(name, STORE)],
-            FROM_ALL: [*others, (name, CLIENTS)],
+            FROM_ALL: [*others, (name, CLIENTS), (name, STORE)],
         }
         return sides[side]
 
     def _shift_file(self, broker: int) -> Path:
         return self._home / f"clock-{broker}"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses at the moment. A broker behind a proxy needs its port before it starts."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

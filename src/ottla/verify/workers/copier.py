@@ -17,6 +17,9 @@ from ottla.verify.workers.worker import Worker
 
 ABORT_SHARE = 0.1
 COPIED_AT_ONCE = 40
+STALL_SHARE = 0.01
+"""Of the copies during which the copier hangs until its group has given its partitions to others."""
+STALL_S = 8.0
 
 
 class Copier(Worker):
@@ -78,6 +81,8 @@ class Copier(Worker):
                 value = self.recorder.next_value()
                 operation.copies[value] = number_of(each.value)
                 send_recorded(producer, operation, self.target, each.partition, value)
+            if self.random.random() < STALL_SHARE:
+                self.wait(STALL_S)
             producer.add_offsets(offsets, consumer)
             finish(self, producer, operation, is_commit=self.random.random() >= ABORT_SHARE)
         except Trouble as trouble:

@@ -102,7 +102,7 @@ class Reader(Worker):
                 consumer.subscribe(self.topic, self._on_assignment)
             else:
                 consumer.assign([(self.topic, partition) for partition in range(self.partitions)])
-            is_alive = self.lifetime(15, 60)
+            is_alive = self.lifetime(30, 120)
             while is_alive():
                 self._poll(consumer)
         finally:

@@ -17,6 +17,8 @@ ABORT_SHARE = 0.2
 OFFSETS_SHARE = 0.5
 """Of the transactions that have received records."""
 CRASH_SHARE = 0.02
+ZOMBIE_SHARE = 0.03
+"""Of the transactions that are fenced by another instance before they end, and continue nevertheless."""
 
 
 def finish(worker: Worker, producer: ProducerPort, operation: Operation, *, is_commit: bool) -> None:
@@ -87,7 +89,7 @@ class TransactionWorker(Worker):
         try:
             consumer.assign([(self.topic, partition) for partition in range(self.partitions)])
             reading = self.session
-            is_alive = self.lifetime(20, 60)
+            is_alive = self.lifetime(30, 120)
             while is_alive():
                 try:
                     self._instance(consumer, reading)
@@ -141,7 +143,21 @@ class TransactionWorker(Worker):
             # Leaves it open: the next instance, or the timeout, aborts it.
             self.recorder.end(operation, FAIL, "abandoned before the commit")
             raise Trouble("abandoned", Remedy.RESTART)
-        finish(self, producer, operation, is_commit=self.random.random() >= ABORT_SHARE)
+        is_commit = self.random.random() >= ABORT_SHARE
+        if operation.sent and self.random.random() < ZOMBIE_SHARE:
+            self._fence()
+            # The records so far are aborted: neither they nor this one may ever become visible.
+            self._send(producer, operation)
+            is_commit = True
+        finish(self, producer, operation, is_commit=is_commit)
+
+    def _fence(self) -> None:
+        """Another instance with the same transactional id takes over, for a moment."""
+        other = self.library.producer(f"{self.client}-heir", self.transactional_id)
+        try:
+            other.init()
+        finally:
+            other.crash()
 
     def _send(self, producer: ProducerPort, operation: Operation) -> None:
         partition, value = self.random.randrange(self.partitions), self.recorder.next_value()

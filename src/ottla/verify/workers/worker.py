@@ -54,6 +54,10 @@ class Worker(threading.Thread):
     def note(self, trouble: Trouble) -> None:
         self.troubles = [*self.troubles[-9:], str(trouble)]
 
+    def wait(self, seconds: float) -> None:
+        """Does nothing for a while, or until the worker ends."""
+        self._ending.wait(seconds)
+
     def pace(self) -> None:
         """Waits, so that the worker keeps its rate on average."""
         self._ending.wait(self.random.uniform(0, 2 / self.rate))
