@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 MAX_REQUEST_BYTES = 16 * 1024
-IDLE_SECONDS = 60
+MAX_CONNECTIONS = 64
+"""Further ones are closed at once: a scraper and some probes need a few."""
+MAX_SECONDS = 30
+"""How long a connection may take, from its first byte to the end of the answer."""
+MAX_LOAD = 0.1
+"""The most of the event loop's time that a page may take, however often it is asked for."""
 
 
 class Page(NamedTuple):
@@ -35,6 +40,9 @@ class HttpEndpoint:
         """What computes a page, by path. It runs on the event loop and must be quick."""
         self.port = 0
         """Where it listens."""
+        self.connections = 0
+        self._computed: dict[bytes, tuple[Page, float]] = {}
+        """Pages that took long, and until when they are good."""
         self._listener: asyncio.AbstractServer | None = None
 
     async def listen(self, address: str) -> None:
@@ -44,6 +52,18 @@ class HttpEndpoint:
         self._listener = await loop.create_server(lambda: _Http(self), host or None, port)
         self.port = self._listener.sockets[0].getsockname()[1]
         log.info("metrics at http://%s:%d/metrics", host or "localhost", self.port)
+
+    def page(self, path: bytes) -> Page:
+        """The page at a known path. One that takes long to compute is computed again only after a while: who reloads
+        it all the time must not slow down the broker's clients."""
+        clock = asyncio.get_running_loop().time
+        page, until = self._computed.get(path, (None, 0.0))
+        begun = clock()
+        if page is None or begun >= until:
+            page = self.pages[path]()
+            ended = clock()
+            self._computed[path] = page, ended + (ended - begun) / MAX_LOAD
+        return page
 
     def close(self) -> None:
         if self._listener is not None:
@@ -72,9 +92,14 @@ class _Http(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
-        self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._transport.abort)
+        self._endpoint.connections += 1
+        if self._endpoint.connections > MAX_CONNECTIONS:
+            self._transport.abort()
+            return
+        self._timer = asyncio.get_running_loop().call_later(MAX_SECONDS, self._transport.abort)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._endpoint.connections -= 1
         if self._timer is not None:
             self._timer.cancel()
 
@@ -91,15 +116,15 @@ class _Http(asyncio.Protocol):
 
     def _answer(self, method: bytes, path: bytes) -> None:
         pages = self._endpoint.pages
-        compute = pages.get(b"/metrics" if path == b"/" else path)
+        path = b"/metrics" if path == b"/" else path
         if method not in (b"GET", b"HEAD"):
             self._send(Page(b"GET only\n", status=b"405 Method Not Allowed"))
-        elif compute is None:
+        elif path not in pages:
             known = b", ".join(sorted(pages))
             self._send(Page(b"not found; the pages are: " + known + b"\n", status=b"404 Not Found"))
         else:
             try:
-                page = compute()
+                page = self._endpoint.page(path)
             except Exception:
                 log.exception("cannot compute the page %s", path.decode(errors="replace"))
                 page = Page(b"internal error; see the broker's log\n", status=b"500 Internal Server Error")

@@ -59,6 +59,7 @@ def run_broker(
     import logging
 
     from ottla.broker.settings.config import load_config
+    from ottla.broker.settings.exposure import check_exposure
 
     logging.basicConfig(
         stream=sys.stderr,
@@ -66,6 +67,8 @@ def run_broker(
         format=f"%(asctime)s %(levelname)s {name and name + ' '}%(name)s: %(message)s",
     )
     config = load_config(options.values)
+    for danger in check_exposure(config):
+        logging.getLogger("ottla.broker").warning("insecure: %s", danger)
     _fill_standard_files()
     _raise_file_limit()
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop

@@ -21,6 +21,8 @@ Ctrl-C or SIGTERM stops it cleanly; a second one stops it at once.
 Options:
   --listen HOST:PORT    address to listen on; port 0 picks a free port, :PORT listens on all interfaces
                         (default: {DEFAULT_LISTEN})
+  --insecure            let other machines reach listeners without TLS and SASL: everyone who can reach them can
+                        read, write and delete everything
   --data DIR            data directory for records and metadata (default: ./{DEFAULT_DATA})
   --brokers N           run a cluster of N broker processes on the ports from --listen upwards, each with its own
                         directory in --data; a broker that crashes is started again
@@ -65,6 +67,7 @@ _SETTINGS = {
 """Options that stand for a setting."""
 _ALIASES = {"log.dirs": "log.dir", "node.id": "broker.id"}
 """An option also replaces the other name of its setting."""
+_FLAGS = ("--stop-with-stdin", "--insecure")
 _OTHERS = ("--config", "--set", "--log-level", "--brokers")
 
 
@@ -91,7 +94,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         if word in ("--help", "-h"):
             return Options({}, help=True)
         name, has_value, value = word.partition("=")
-        if name == "--stop-with-stdin" and not has_value:
+        if name in _FLAGS and not has_value:
             flags.add(name)
             continue
         if name not in _SETTINGS and name not in _OTHERS:
@@ -115,6 +118,8 @@ def parse_options(arguments: Sequence[str]) -> Options:
         if name in options:
             values.pop(_ALIASES.get(setting, ""), None)
             values[setting] = listener(options[name]) if name == "--listen" else options[name]
+    if "--insecure" in flags:
+        values["ottla.insecure"] = "listeners,metrics"
     values.setdefault("listeners", listener(DEFAULT_LISTEN))
     if "log.dir" not in values:
         values.setdefault("log.dirs", DEFAULT_DATA)

@@ -295,8 +295,8 @@ def test_an_impossible_data_directory_is_reported(tmp_path: Path) -> None:
         (["--set", "num.partitions=many"], "Invalid value many for configuration num.partitions"),
         (["--set", "num.partitions=0"], "Invalid value 0 for configuration num.partitions"),
         (["--set", "listeners=nonsense"], "Invalid value nonsense for configuration listeners"),
-        (["--listen", "no.such.host.invalid:0"], "cannot listen on no.such.host.invalid:0"),
-        (["--listen", "203.0.113.7:0"], "cannot listen on 203.0.113.7:0"),
+        (["--insecure", "--listen", "no.such.host.invalid:0"], "cannot listen on no.such.host.invalid:0"),
+        (["--insecure", "--listen", "203.0.113.7:0"], "cannot listen on 203.0.113.7:0"),
         (["--metrics", "nonsense"], "Invalid value nonsense for configuration ottla.metrics.listen"),
     ],
 )

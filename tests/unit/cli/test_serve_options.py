@@ -115,6 +115,7 @@ def test_help_shows_every_option_and_examples(capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     for option in (
         "--listen",
+        "--insecure",
         "--data",
         "--config",
         "--set",

@@ -303,6 +303,12 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
         None,
         "host:port of the pages /metrics (for Prometheus), /healthz, /readyz and /safe-to-stop; not set: none.",
     )
+    insecure: tuple[str, ...] = setting(
+        "ottla.insecure",
+        (),
+        "What other machines may reach without TLS and SASL: listeners, metrics. `--insecure` stands for both.",
+        choices=("listeners", "metrics"),
+    )
     slow_step_ms: int = setting(
         "ottla.slow.step.ms",
         250,

@@ -1,0 +1,65 @@
+"""Whether a broker would be open to everyone who can reach its machine: addresses without TLS or SASL. Pure."""
+
+import ipaddress
+from collections.abc import Iterator
+
+from ottla.broker.settings.config import BrokerConfig
+from ottla.broker.settings.listeners import parse_listeners
+from ottla.errors import ConfigError
+from ottla.types import Endpoint
+
+LISTENERS, METRICS = "listeners", "metrics"
+
+
+def check_exposure(config: BrokerConfig) -> list[str]:
+    """What is exposed with permission, as warnings. Raises ConfigError for what is exposed without (--insecure)."""
+    found = list(_exposed(config))
+    for what, address in found:
+        if what not in config.insecure:
+            raise ConfigError(_danger(what, address), _FIXES[what])
+    return [_danger(what, address) for what, address in found]
+
+
+def _exposed(config: BrokerConfig) -> Iterator[tuple[str, str]]:
+    """What is reachable from other machines without protection: LISTENERS or METRICS, and the address."""
+    protocols = dict(pair.strip().split(":", 1) for pair in config.listener_security_protocol_map.split(",") if pair)
+    for listener in parse_listeners(config):
+        if protocols.get(listener.name) == "PLAINTEXT" and not is_loopback(listener.host):
+            yield LISTENERS, f"{listener.name}://{_shown(listener.host, listener.port)}"
+    if config.metrics_listen is not None:
+        host, colon, port = config.metrics_listen.rpartition(":")
+        if colon and not is_loopback(host):
+            yield METRICS, _shown(host.strip("[]"), port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address. A name other than localhost counts as public.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("[::1]"), is_loopback("localhost"), is_loopback("")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _shown(host: str, port: int | str) -> str:
+    return str(Endpoint(host or "0.0.0.0", int(port)))
+
+
+def _danger(what: str, address: str) -> str:
+    if what == METRICS:
+        return f"everyone who can reach {address} can read the metrics: the endpoint has neither TLS nor authentication"
+    return (
+        f"everyone who can reach {address} can read, write and delete everything: the listener has neither TLS nor SASL"
+    )
+
+
+_FIXES = {
+    LISTENERS: "listen on 127.0.0.1, set up TLS or SASL, or pass --insecure if you trust the network "
+    "(ottla.insecure=listeners)",
+    METRICS: "use 127.0.0.1, or pass --insecure if you trust the network (ottla.insecure=metrics)",
+}
