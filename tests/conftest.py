@@ -24,6 +24,7 @@ from tests.support.one_process import one_process
 if TYPE_CHECKING:
     from ottla.broker.embedded import EmbeddedBroker
     from tests.support.processes.oracle import Target
+    from tests.support.processes.secure_oracle import SecureKafka
 
 _numbers = itertools.count(1)
 TESTS = Path(__file__).parent
@@ -160,3 +161,16 @@ def kafka(run_directory: Path) -> "Target":
     owner_pid = os.getppid() if os.environ.get("PYTEST_XDIST_WORKER") else os.getpid()
     shared = shared_kafka(run_directory, owner_pid)
     return Target("kafka", shared.bootstrap, shared.pid)
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(run_directory: Path) -> "SecureKafka":
+    """A real Apache Kafka whose listeners use TLS, SASL or both, shared by all workers."""
+    from tests.support.processes.oracle import oracle_available
+    from tests.support.processes.secure_oracle import shared_secure_kafka
+
+    reason = oracle_available()
+    if reason is not None:
+        pytest.skip(reason)
+    owner_pid = os.getppid() if os.environ.get("PYTEST_XDIST_WORKER") else os.getpid()
+    return shared_secure_kafka(run_directory, owner_pid)

@@ -126,7 +126,7 @@ SETTING_TYPES = CLIENT / "core" / "setting_types.py"
 TYPE_IMPORTS = """
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from ottla.assignors.base import Assignor
 
@@ -173,7 +173,14 @@ def _accepted(setting: Setting) -> str:
         return "str | Assignor | type[Assignor] | Sequence[str | Assignor | type[Assignor]] | None"
     if setting.kind == "list":
         return "str | Sequence[str] | None"
-    types = {"boolean": "bool | str", "int": "int | str", "long": "int | str"}.get(setting.kind, "str")
+    types = {
+        "boolean": "bool | str",
+        "int": "int | str",
+        "short": "int | str",
+        "long": "int | str",
+        "double": "float | str",
+        "object": "Any",
+    }.get(setting.kind, "str")
     if setting.name == "acks":
         types = "int | str"
     return f"{types} | timedelta | None" if setting.name.endswith(".ms") else f"{types} | None"

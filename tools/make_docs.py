@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ottla.broker.dispatch import SERVED, advertised
 from ottla.broker.settings.config import BrokerConfig
+from ottla.client.core.security_settings import SecurityConfig
 from ottla.client.core.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.config import Setting, settings_of
 from ottla.log.config import TopicConfig
@@ -72,10 +73,16 @@ def settings_page() -> str:
         "For `Producer`, `Consumer`, `Admin` and their async versions. Pass them as a dict with these names, or as",
         "keyword arguments with `_` instead of dots: `Producer({'linger.ms': 20})` and `Producer(linger_ms=20)` are",
         "equivalent. `ottla produce` and `ottla consume` accept them with `--set`. Three defaults differ from Kafka's:",
-        "`batch.size`, `client.id` and `bootstrap.servers`. TLS and SASL are not supported: clients and brokers use",
-        "plain TCP. Names of other clients are accepted too, see [coming from another client](other-clients.md).",
+        "`batch.size`, `client.id` and `bootstrap.servers`. Names of other clients are accepted too, see",
+        "[coming from another client](other-clients.md).",
         "",
-        *client_table(shared.values()),
+        *client_table(setting for name, setting in shared.items() if name not in settings_of(SecurityConfig)),
+        "",
+        "### Security of clients",
+        "",
+        "For all clients. Values of type password are never shown or logged.",
+        "",
+        *client_table(settings_of(SecurityConfig).values()),
     ]
     for title, config in (("Producer", ProducerConfig), ("Consumer", ConsumerConfig)):
         own = [setting for name, setting in settings_of(config).items() if name not in shared]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ottla.client.transform import Output, async_transform, dead_letter, transform
     from ottla.errors import (
         ArgumentError,
+        AuthenticationError,
         ConfigError,
         DeliveryTimeoutError,
         ErrorCode,
@@ -45,6 +46,7 @@ __all__ = [
     "AsyncSerializingProducer",
     "AsyncSnapshotStore",
     "AsyncStoredOffsets",
+    "AuthenticationError",
     "Broker",
     "CommittedOffset",
     "ConfigError",
@@ -108,6 +110,7 @@ _HOMES = {
     "ErrorCode": "ottla.errors",
     "FileOffsetStore": "ottla.client.stores.offset_store",
     "GroupMirror": "ottla.client.stores.group_mirror",
+    "AuthenticationError": "ottla.errors",
     "KafkaError": "ottla.errors",
     "NewTopic": "ottla.client.core.model",
     "NoOffsetForPartitionError": "ottla.client.consumer.positions",

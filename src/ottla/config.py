@@ -38,7 +38,7 @@ class Setting:
     default: Any
     doc: str
     kind: str
-    """One of Kafka's types: boolean, string, int, short, long, double, list, password."""
+    """One of Kafka's types: boolean, string, int, short, long, double, list, password; or a Python object."""
     attribute: str
     check: Callable[[Any], bool] | None = None
     at_least: float | None = None
@@ -103,7 +103,8 @@ class Setting:
 
 def setting(name: str, default: Any, doc: str, **rules: Any) -> Any:
     """Declares one field of a config dataclass; `rules` are the remaining fields of Setting."""
-    return field(default=default, metadata={"setting": (name, doc, rules)})
+    is_secret = rules.get("kind") == "password"  # a dataclass shows nothing of it
+    return field(default=default, repr=not is_secret, metadata={"setting": (name, doc, rules)})
 
 
 class BaseConfig:
@@ -265,6 +266,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "double": _double,
     "list": _list,
     "password": str,
+    "object": str,
 }
 _EXPECTED = {
     "boolean": "Expected value to be either true or false",

@@ -37,7 +37,7 @@ CLIENT_CERTIFICATE_HINT = (
 _ALERTS = {
     "CERTIFICATE_REQUIRED": ("requires a client certificate, and this client sent none", CLIENT_CERTIFICATE_HINT),
     # Java's answer to a missing certificate, and to one that it cannot read.
-    "BAD_CERTIFICATE": ("requires a client certificate, and rejected that of this client", CLIENT_CERTIFICATE_HINT),
+    "BAD_CERTIFICATE": ("requires a client's certificate, and got none that it accepts", CLIENT_CERTIFICATE_HINT),
     "CERTIFICATE_UNKNOWN": ("rejected the client's certificate", CLIENT_CERTIFICATE_HINT),
     "UNSUPPORTED_CERTIFICATE": ("does not accept this kind of client certificate", CLIENT_CERTIFICATE_HINT),
     "UNKNOWN_CA": (

@@ -20,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 START_TIMEOUT_S = 90.0
 
@@ -120,10 +120,11 @@ def prepare_node(home: Path, settings: Mapping[str, str], jvm: tuple[str, ...]) 
     return ["java", *jvm, f"-Dlog4j2.configurationFile={log4j}", "-cp", class_path()], properties
 
 
-def format_storage(java: list[str], properties: Path) -> None:
-    """Prepares the data directory of a node."""
+def format_storage(java: list[str], properties: Path, extra: Sequence[str] = ()) -> None:
+    """Prepares the data directory of a node. `extra` are options of the tool, such as --add-scram."""
+    tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID, "-c", str(properties)]
     done = subprocess.run(
-        [*java, "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", CLUSTER_ID, "-c", str(properties)],
+        [*java, *tool, *extra],
         capture_output=True,
         text=True,
         timeout=START_TIMEOUT_S,
@@ -151,7 +152,8 @@ def start_node(java: list[str], properties: Path, log: Path) -> "subprocess.Pope
 class RealKafka:
     """One Apache Kafka broker for the length of a `with` block.
 
-    `bootstrap` is its address, `pid` its process. `overrides` are broker settings under Kafka's names.
+    `bootstrap` is its address, `pid` its process. `overrides` are broker settings under Kafka's names. `listeners` are
+    more listeners, name to security protocol; `addresses` has where they are. `format_options` go to kafka-storage.
     """
 
     def __init__(
@@ -160,8 +162,13 @@ class RealKafka:
         *,
         jvm: tuple[str, ...] = QUICK_JVM,
         data: str | None = None,
+        listeners: Mapping[str, str] | None = None,
+        format_options: Sequence[str] = (),
     ) -> None:
         self.overrides = dict(overrides or {})
+        self.listeners = dict(listeners or {})
+        self.format_options = format_options
+        self.addresses: dict[str, str] = {}
         self.jvm = jvm
         self.data = data
         self.bootstrap = ""
@@ -208,8 +215,9 @@ class RealKafka:
             "group.initial.rebalance.delay.ms": "0",
             **self.overrides,
         }
+        self._add_listeners(settings)
         java, properties = prepare_node(Path(self._home), settings, self.jvm)
-        format_storage(java, properties)
+        format_storage(java, properties, self.format_options)
         output_path = Path(self._home, "kafka.log")
         output_path.unlink(missing_ok=True)
         started = time.monotonic()
@@ -228,6 +236,13 @@ class RealKafka:
                 return
             time.sleep(0.02)
         raise TimeoutError(f"Kafka was not ready after {START_TIMEOUT_S:.0f} s:\n{self.log()[-4000:]}")
+
+    def _add_listeners(self, settings: dict[str, str]) -> None:
+        for name, protocol in self.listeners.items():
+            address = self.addresses[name] = f"localhost:{free_port()}"
+            settings["listeners"] += f",{name}://{address}"
+            settings["advertised.listeners"] += f",{name}://{address}"
+            settings["listener.security.protocol.map"] += f",{name}:{protocol}"
 
     def log(self) -> str:
         """What Kafka printed so far."""
@@ -313,25 +328,31 @@ def shared_kafka(directory: Path, owner_pid: int) -> SharedKafka:
 
     The first caller starts a keeper process; the others wait on its lock and read the address it wrote.
     """
-    address_file = directory / "oracle.json"
-    with open(directory / "oracle.lock", "w") as lock:
+    address = kept(directory, "oracle", owner_pid)
+    return SharedKafka(address["bootstrap"], address["pid"])
+
+
+def kept(directory: Path, module: str, owner_pid: int) -> dict[str, Any]:
+    """What a keeper process published. `module` of this package starts it when it is run."""
+    address_file = directory / f"{module}.json"
+    with open(directory / f"{module}.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not address_file.exists():
-            _start_keeper(address_file, owner_pid)
-        address = json.loads(address_file.read_text())
+            _start_keeper(address_file, owner_pid, module)
+        address: dict[str, Any] = json.loads(address_file.read_text())
     if "failure" in address:
         raise RuntimeError(address["failure"])
-    return SharedKafka(address["bootstrap"], address["pid"])
+    return address
 
 
 _keepers: list[subprocess.Popen[bytes]] = []
 """The keeper outlives this worker on purpose; without a reference, Popen would warn that it still runs."""
 
 
-def _start_keeper(address_file: Path, owner_pid: int) -> None:
+def _start_keeper(address_file: Path, owner_pid: int, module: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.processes.oracle", str(address_file), str(owner_pid)],
+        [sys.executable, "-m", f"tests.support.processes.{module}", str(address_file), str(owner_pid)],
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         env=environment,
@@ -369,20 +390,21 @@ SHARED_OVERRIDES = {
 }
 
 
-def keep(address_file: Path, owner_pid: int) -> None:
+def keep(address_file: Path, owner_pid: int, start: Callable[[], RealKafka]) -> None:
     """The keeper: starts Kafka, writes its address, and stays until the owner is gone."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.ExitStack() as stack:
         owner = stack.enter_context(_watching(owner_pid))
         try:
-            kafka = stack.enter_context(RealKafka(SHARED_OVERRIDES))
+            kafka = stack.enter_context(start())
         except Exception as failure:
             _publish(address_file, {"failure": str(failure)})
             return
         broker = stack.enter_context(_watching(kafka.pid))
-        _publish(address_file, {"bootstrap": kafka.bootstrap, "pid": kafka.pid, "keeper": os.getpid()})
+        published = {"bootstrap": kafka.bootstrap, "pid": kafka.pid, "keeper": os.getpid(), **kafka.addresses}
+        _publish(address_file, published)
         select.select([owner, broker], [], [])
 
 
 if __name__ == "__main__":
-    keep(Path(sys.argv[1]), int(sys.argv[2]))
+    keep(Path(sys.argv[1]), int(sys.argv[2]), lambda: RealKafka(SHARED_OVERRIDES))

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ottla.config import HIDDEN, looks_secret
 from ottla.errors import ConfigError
 
 log = logging.getLogger("ottla.client")
@@ -20,6 +21,10 @@ def _kibibytes(value: Any) -> Any:
 def _reset(value: Any) -> Any:
     words = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
     return words.get(str(value).strip().lower(), value)
+
+
+def _identification(value: Any) -> Any:
+    return "https" if str(value).strip().lower() == "true" else ""
 
 
 ALIASES: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
@@ -35,8 +40,25 @@ ALIASES: dict[str, tuple[str, Callable[[Any], Any] | None]] = {
     "compression.codec": ("compression.type", None),
     "fetch.wait.max.ms": ("fetch.max.wait.ms", None),
     "fetch.message.max.bytes": ("max.partition.fetch.bytes", None),
-    # aiokafka
+    "sasl.mechanisms": ("sasl.mechanism", None),
+    "ssl.ca.location": ("ssl.truststore.location", None),
+    "ssl.ca.pem": ("ssl.truststore.certificates", None),
+    "ssl.certificate.pem": ("ssl.keystore.certificate.chain", None),
+    "ssl.key.pem": ("ssl.keystore.key", None),
+    "sasl.oauthbearer.client.id": ("sasl.oauthbearer.client.credentials.client.id", None),
+    "sasl.oauthbearer.client.secret": ("sasl.oauthbearer.client.credentials.client.secret", None),
+    "oauth.cb": ("sasl.oauth.token.provider", None),
+    # aiokafka and kafka-python
     "max.batch.size": ("batch.size", None),
+    "ssl.cafile": ("ssl.truststore.location", None),
+    "ssl.cadata": ("ssl.truststore.certificates", None),
+    "ssl.certfile": ("ssl.certificate.location", None),
+    "ssl.keyfile": ("ssl.key.location", None),
+    "ssl.password": ("ssl.key.password", None),
+    "ssl.ciphers": ("ssl.cipher.suites", None),
+    "ssl.check.hostname": ("ssl.endpoint.identification.algorithm", _identification),
+    "sasl.plain.username": ("sasl.username", None),
+    "sasl.plain.password": ("sasl.password", None),
 }
 """Another client's name -> our name, and how to convert the value."""
 
@@ -55,10 +77,16 @@ IGNORED = frozenset(
     internal.termination.signal key.deserializer key.serializer log.cb log.connection.close log.level log.queue
     log.thread.name logger loop message.copy.max.bytes metadata.recovery.rebootstrap.trigger.ms
     metadata.recovery.strategy metric.reporters metrics.enabled metrics.num.samples metrics.recording.level
-    metrics.sample.window.ms msg.order.cmp oauth.cb offset.commit.cb offset.store.method on.commit on.delivery opaque
+    metrics.sample.window.ms msg.order.cmp offset.commit.cb offset.store.method on.commit on.delivery opaque
     open.cb partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.ignore.keys
     plugin.library.paths produce.offset.report queue.buffering.backpressure.threshold queue.buffering.max.messages
-    queued.max.messages.kbytes queued.min.messages queuing.strategy rebalance.cb rebalance.timeout.ms
+    queued.max.messages.kbytes queued.min.messages queuing.strategy rebalance.cb sasl.client.callback.handler.class
+    sasl.kerberos.kinit.cmd sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name
+    sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class
+    sasl.login.class sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+    sasl.oauthbearer.config sasl.oauthbearer.method security.providers ssl.curves.list ssl.engine.factory.class
+    ssl.keymanager.algorithm ssl.provider ssl.secure.random.implementation ssl.sigalgs.list
+    ssl.trustmanager.algorithm rebalance.timeout.ms
     receive.buffer.bytes receive.message.max.bytes reconnect.backoff.jitter.ms resolve.cb retries.backoff.ms selector
     send.backoff.ms send.buffer.bytes share.acknowledgement.mode sock.chunk.bytes socket.blocking.max.ms socket.cb
     socket.connection.setup.timeout.max.ms socket.keepalive.enable socket.max.fails socket.nagle.disable
@@ -109,8 +137,7 @@ def translate(settings: Mapping[str, Any], known: Iterable[str], of_the_other_ki
                 raise ConfigError(f"{our_name} is set twice: {name} is another name for it", f"Omit {name}.")
             chosen[our_name] = value if convert is None else _converted(name, value, convert)
         elif _has_no_effect(name, value, is_plaintext):
-            if name != "security.protocol":
-                unused.append(str(written))
+            unused.append(str(written))
         else:
             chosen[written] = value
     if unused:
@@ -134,21 +161,15 @@ def _has_no_effect(name: str, value: Any, is_plaintext: bool) -> bool:
 
 
 def _is_plaintext(settings: Mapping[str, Any]) -> bool:
-    """Whether the configuration says explicitly that connections are not encrypted. Otherwise a setting of TLS or SASL
-    must not be ignored: the program would connect without the protection that it asks for."""
+    """Whether the configuration says explicitly that connections are not secured. Otherwise an unknown setting of TLS
+    or SASL must not be ignored: the program would connect without the protection that it asks for."""
     protocol = settings.get("security.protocol", settings.get("security_protocol"))
-    if protocol is None:
-        return False
-    if str(protocol).strip().lower() != PLAINTEXT:
-        raise ConfigError(
-            f"security.protocol={protocol} is not supported",
-            "Ottla's clients have no TLS and no SASL: they connect over plain TCP (PLAINTEXT).",
-        )
-    return True
+    return str(protocol).strip().lower() == PLAINTEXT
 
 
 def _converted(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
     try:
         return convert(value)
     except (TypeError, ValueError):
-        raise ConfigError(f"Invalid value {value} for configuration {name}") from None
+        shown = HIDDEN if looks_secret(name) else value
+        raise ConfigError(f"Invalid value {shown} for configuration {name}") from None

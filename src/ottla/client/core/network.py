@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from ottla.client.core.cluster_view import REFRESHING, ClusterView
 from ottla.client.core.metrics import Metrics, RequestMetrics, Statistics, check_statistics
 from ottla.client.core.polling import ANY_NODE, CONTROLLER, Decider, Poll, Request
+from ottla.client.core.security import client_security
 from ottla.client.core.settings import ClientConfig
 from ottla.clock import Clock, monotonic, system_clock
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.net.connection import Answer
 from ottla.net.peers import Peers
@@ -57,6 +58,7 @@ class Network:
             connect_timeout_ms=config.socket_connection_setup_timeout_ms,
             request_timeout_ms=config.request_timeout_ms,
             reconnect_backoff=Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
+            security=client_security(config),
             rng=self.random,
         )
         self._peers.set_nodes(self._bootstrap)
@@ -274,6 +276,8 @@ class Network:
             if error.code in REFRESHING:
                 self.view.request_update()
             request.on_failure(error, self.now())
+            if isinstance(error, AuthenticationError) and request.on_failure == self.view.on_failure:
+                self._fail_waiters(error)
         else:  # a message that could not be encoded: a bug, but no call may wait forever because of it
             request.on_failure(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)), self.now())
 
@@ -367,6 +371,12 @@ class Network:
             predicate, future = waiter
             if not future.done() and predicate():
                 future.set_result(None)
+
+    def _fail_waiters(self, error: KafkaError) -> None:
+        """Without metadata nothing that the calls wait for can happen. A later call tries again."""
+        for _predicate, future in self._waiters:
+            if not future.done():
+                future.set_exception(error)
 
     async def until_connected(self, timeout_ms: int | None = None) -> None:
         """Waits for the first metadata. Raises an error with the unreachable addresses and the reason."""

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from ottla.checks import port_from_text
 from ottla.client.core.foreign_settings import translate
-from ottla.config import parse, setting, settings_of, unknown_setting
+from ottla.client.core.security_settings import OBJECTS, SecurityConfig, check_security
+from ottla.config import HIDDEN, looks_secret, parse, setting, settings_of, unknown_setting
 from ottla.errors import ConfigError
 from ottla.types import INT32_MAX, Endpoint
 
@@ -23,7 +24,7 @@ IN_FLIGHT_MAX_IDEMPOTENT = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(SecurityConfig):
     """The settings that all clients share."""
 
     bootstrap_servers: tuple[str, ...] = setting(
@@ -244,9 +245,12 @@ def build(config_class: type[C], settings: Mapping[str, Any] | None, keywords: M
     for name, value in translate(named, known, others).items():
         if name not in known:
             raise _unknown(name, by_attribute if name in keywords else known)
-        chosen[name] = _text(name, value)
-    config = parse(config_class, {name: text for name, text in chosen.items() if text is not None})
+        chosen[name] = value if name in OBJECTS else _text(name, value)
+    given = {name: value for name, value in chosen.items() if value is not None}
+    config = parse(config_class, {name: text for name, text in given.items() if name not in OBJECTS})
+    config = replace(config, **{known[name].attribute: given[name] for name in OBJECTS if name in given})
     config.endpoints()  # raises for a malformed address now, not at the first request
+    check_security(config, given.keys())
     if isinstance(config, ProducerConfig):
         return _settle_producer(config, chosen.keys())  # type: ignore[return-value]
     if isinstance(config, ConsumerConfig):
@@ -264,16 +268,10 @@ def _unknown(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown setting, with a hint if it is a setting of another client."""
     error = unknown_setting(name, known)
     dotted = str(name).replace("_", ".")
-    for pattern, hint in _ELSEWHERE.items():
-        if not error.hint and re.fullmatch(pattern, dotted):
-            return ConfigError(error.message, hint)
     owners = [kind for kind, config in _KINDS.items() if dotted in settings_of(config)]
     return ConfigError(error.message, f"{dotted} is a setting of the {owners[0]}.") if owners else error
 
 
-_ELSEWHERE = {
-    r"(ssl|sasl)\..*": "Ottla's clients have no TLS and no SASL. With security.protocol=PLAINTEXT it is ignored.",
-}
 _KINDS = {"producer": ProducerConfig, "consumer": ConsumerConfig}
 
 
@@ -413,4 +411,5 @@ def _text(name: str, value: Any) -> Any:
         return str(round(value / timedelta(milliseconds=1)))
     if isinstance(value, list | tuple):
         return ",".join(str(item) for item in value)
-    raise ConfigError(f"Invalid value {value!r} for configuration {name}", "Pass text, a number, True or False.")
+    shown = HIDDEN if looks_secret(name) else repr(value)
+    raise ConfigError(f"Invalid value {shown} for configuration {name}", "Pass text, a number, True or False.")

@@ -185,7 +185,7 @@ def test_settings_that_are_not_a_dict_are_refused_with_an_example(config: type[A
 @pytest.mark.parametrize(
     ("config", "name", "hint"),
     [
-        (AdminConfig, "sasl.mechanism", "no TLS and no SASL"),
+        (AdminConfig, "sasl.mechanizm", "Did you mean sasl.mechanism?"),
         (ProducerConfig, "group_id", "group.id is a setting of the consumer."),
         (ConsumerConfig, "linger.ms", "linger.ms is a setting of the producer."),
         (ProducerConfig, "bootstrap_server", "Did you mean bootstrap_servers?"),
