@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ottla.metadata.quota_changes import QuotaChange, QuotaResult
     from ottla.metadata.reassignments import Reassignment, ReassignmentResult
     from ottla.metadata.scram_changes import Deletion, Upsertion, UserResult
+    from ottla.security.acls import AccessControlEntry, AclBinding, AclBindingFilter, ResourcePattern
     from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.metadata")
@@ -194,6 +195,50 @@ class ClusterChanges(ABC):
         for name, level in self._image.features.items():
             if before.get(name) != level:
                 log.info("feature %s is now at level %d", name, level)
+
+    # ACLs
+
+    async def create_acls(self, bindings: "Sequence[AclBinding]") -> "list[KafkaError | None]":
+        """Adds ACLs. The result has, for each of them, what is wrong with it, or None."""
+        from ottla.metadata import acl_changes
+        from ottla.security.acls import check_binding
+
+        results: dict[AclBinding, KafkaError | None] = {}
+        wanted: dict[ResourcePattern, list[AccessControlEntry]] = {}
+        for binding in bindings:
+            try:
+                check_binding(binding)
+            except KafkaError as error:
+                results[binding] = error
+            else:
+                wanted.setdefault(binding.pattern, []).append(binding.entry)
+        failed: dict[ResourcePattern, KafkaError] = {}
+        for chunk in _chunks(list(wanted), acl_changes.MAX_PATTERNS):
+            decide: Decide[dict[ResourcePattern, KafkaError]] = functools.partial(
+                acl_changes.add_acls, additions={pattern: wanted[pattern] for pattern in chunk}
+            )
+            refused: dict[ResourcePattern, KafkaError] = await self._submit(decide)
+            failed |= refused
+        for pattern, entries in wanted.items():
+            if pattern not in failed:
+                for entry in entries:
+                    log.info("ACL added: %s %s", pattern, entry)
+        return [results.get(binding, failed.get(binding.pattern)) for binding in bindings]
+
+    async def delete_acls(self, filters: "Sequence[AclBindingFilter]") -> "list[list[AclBinding]]":
+        """Deletes the ACLs that match; the result has them for each of the filters."""
+        from ottla.metadata import acl_changes
+
+        deleted: list[list[AclBinding]] = [[] for _ in filters]
+        is_complete = False
+        while not is_complete:
+            some = await self._submit(lambda image: acl_changes.delete_acls(image, filters))
+            is_complete = some.is_complete
+            for found, more in zip(deleted, some.deleted, strict=True):
+                found += more
+        for binding in dict.fromkeys(binding for found in deleted for binding in found):
+            log.info("ACL deleted: %s %s", *binding)
+        return deleted
 
     # Partitions and brokers
 

@@ -184,9 +184,9 @@ _TABLE = """
     26 EndTxn                                 0  5   3
     27 WriteTxnMarkers                        1  2   1
     28 TxnOffsetCommit                        0  6   3
-    29 DescribeAcls                           1  3   2  unserved
-    30 CreateAcls                             1  3   2  unserved
-    31 DeleteAcls                             1  3   2  unserved
+    29 DescribeAcls                           1  3   2
+    30 CreateAcls                             1  3   2
+    31 DeleteAcls                             1  3   2
     32 DescribeConfigs                        1  4   4
     33 AlterConfigs                           0  2   2
     34 AlterReplicaLogDirs                    1  2   2

@@ -31,9 +31,14 @@ NODE_FIELDS = frozenset({"leader_id", "controller_id", "node_id", "broker_id", "
 class RawConnection:
     """A blocking connection. `ask` sends a message and decodes its answer; `send` and `receive` move bytes."""
 
-    def __init__(self, bootstrap: str, *, timeout_s: float = PATIENCE_S, client_id: str | None = "raw") -> None:
+    def __init__(
+        self, bootstrap: str, *, timeout_s: float = PATIENCE_S, client_id: str | None = "raw", source: str = ""
+    ) -> None:
+        """`source` is the address of this machine to connect from."""
         host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+        self.socket = socket.create_connection(
+            (host.strip("[]"), int(port)), timeout=timeout_s, source_address=(source, 0) if source else None
+        )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.client_id = client_id
         self._correlation_id = 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from ottla.broker.settings.authorizer_settings import make_authorizer
 from ottla.broker.settings.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -166,6 +167,23 @@ def test_an_authorizer_is_not_silently_left_out() -> None:
     with pytest.raises(ConfigError, match=r"authorizer\.class\.name"):
         load_config({"authorizer.class.name": "org.example.Authorizer"})
     load_config({"authorizer.class.name": ""})
+
+
+@pytest.mark.parametrize(
+    "name", ["org.apache.kafka.metadata.authorizer.StandardAuthorizer", "kafka.security.authorizer.AclAuthorizer"]
+)
+def test_kafkas_authorizers_turn_acls_on(name: str) -> None:
+    assert make_authorizer(load_config({})) is None
+    config = load_config({"authorizer.class.name": name, "super.users": "User:CN=a,O=b;User:bob"})
+    authorizer = make_authorizer(config)
+    assert authorizer is not None
+    assert {str(user) for user in authorizer.super_users} == {"User:CN=a,O=b", "User:bob"}
+    assert not authorizer.allow_everyone_if_no_acl_found
+
+
+def test_super_users_must_be_principals() -> None:
+    with pytest.raises(ConfigError, match=r"super\.users: must be principals separated by semicolons"):
+        load_config({"super.users": "alice"})
 
 
 def test_a_config_is_immutable_and_lists_its_fields() -> None:

@@ -3,10 +3,18 @@
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.security.resources import Operation, Resource, ResourceType
+from ottla.metadata.config_changes import ResourceResult
+from ottla.metadata.config_changes import ResourceType as ConfigType
+from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ottla.broker.services import Context
+    from ottla.metadata.config_changes import ResourceChange
     from ottla.security.principal import Principal
+
+_CLUSTER_CONFIGS = (ConfigType.BROKER, ConfigType.BROKER_LOGGER, ConfigType.CLIENT_METRICS)
 
 REFUSALS = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -15,6 +23,32 @@ REFUSALS = {
     ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
+
+
+def check_config_access(context: "Context", operation: Operation, kind: int, name: str) -> None:
+    """Raises the error for a client that may not describe or alter the settings of a resource."""
+    if context.services.authorizer is None:
+        return
+    if kind in _CLUSTER_CONFIGS:
+        context.require(operation, CLUSTER)
+    elif kind == ConfigType.TOPIC:
+        context.require(operation, Resource(ResourceType.TOPIC, name))
+    elif kind == ConfigType.GROUP:
+        context.require(operation, Resource(ResourceType.GROUP, name))
+
+
+def split_config_changes(
+    context: "Context", changes: "Sequence[ResourceChange]"
+) -> "tuple[list[ResourceChange], list[ResourceResult]]":
+    """The changes of settings that the client may make, and the results of the others."""
+    allowed, refused = [], []
+    for change in changes:
+        try:
+            check_config_access(context, Operation.ALTER_CONFIGS, change.resource_type, change.name)
+            allowed.append(change)
+        except KafkaError as error:
+            refused.append(ResourceResult(change.resource_type, change.name, error.code, error.detail))
+    return allowed, refused
 
 
 def refusal(operation: Operation, resource: Resource, principal: "Principal") -> KafkaError:

@@ -1,14 +1,54 @@
-"""The authorized operations in responses (KIP-430). Without an authorizer these are all of them. Pure."""
+"""The authorized operations in responses (KIP-430). Pure."""
+
+from typing import TYPE_CHECKING
+
+from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
+
+if TYPE_CHECKING:
+    from ottla.broker.services import Context
 
 NOT_REQUESTED = -(2**31)
 
-READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = 3, 4, 5, 6, 7, 8
-CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE = 9, 10, 11, 12
+OPERATIONS = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+"""The operations that exist for a type of resource, and that clients are told about."""
+
+_ALL = {kind: sum(1 << operation for operation in operations) for kind, operations in OPERATIONS.items()}
 
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
+def authorized_operations(context: "Context", resource: Resource) -> int:
+    """What the client may do with a resource, one bit for each operation. Without an authorizer that is everything."""
+    if context.services.authorizer is None:
+        return _ALL[resource.type]
+    return sum(1 << operation for operation in OPERATIONS[resource.type] if context.allows(operation, resource))
 
 
-TOPIC_OPERATIONS = _bits(READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-CLUSTER_OPERATIONS = _bits(CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE)
+def authorized_cluster_operations(context: "Context") -> int:
+    """The same for the cluster: nothing for a client that may not even describe it."""
+    return authorized_operations(context, CLUSTER) if context.allows(Operation.DESCRIBE, CLUSTER) else 0

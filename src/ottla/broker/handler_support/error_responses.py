@@ -28,7 +28,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 
 _CODES = {"error_code", "partition_error_code"}
-_SAID_TWICE = {"MetadataResponse"}
+_SAID_TWICE = {"AlterPartitionReassignmentsResponse", "ElectLeadersResponse", "MetadataResponse"}
 """Responses with a top-level error code that repeat it for each item, as in earlier versions: clients check either."""
 _NOTHING = {"protocol_name"}
 """Fields that are null in an error response, in versions where they can be (JoinGroup v7)."""

@@ -49,6 +49,9 @@ class FollowerReading(Reading):
         self._note_progress(self._named())
         self.items = self._list_items()
 
+    def _choose_readable(self) -> None:
+        """A broker, which may read everything."""
+
     def _choose_limit(self) -> Limit:
         return Limit.LOG_END
 

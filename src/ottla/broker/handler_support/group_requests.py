@@ -5,12 +5,16 @@ from typing import TYPE_CHECKING
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.coordinator.effects import RequestInfo
 from ottla.errors import ErrorCode, KafkaError
+from ottla.security.resources import Operation, Resource, ResourceType
 
 if TYPE_CHECKING:
     from ottla.broker.services import Context, Services
 
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-"""Read, delete, describe, describe configs, alter configs: every operation on a group. Nothing is restricted."""
+
+def require_group(context: "Context", operation: Operation, group_id: str) -> None:
+    """Raises GROUP_AUTHORIZATION_FAILED unless the client may do this with the group."""
+    if context.services.authorizer is not None:
+        context.require(operation, Resource(ResourceType.GROUP, group_id))
 
 
 def require_group_id(group_id: str) -> None:

@@ -3,7 +3,7 @@
 Followers read differently (`follower_reading.py`): to the end of the log, and only what has changed in their session.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handler_support.current_leader import current_leader
 from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, FetchSession, SessionPartition
@@ -16,6 +16,10 @@ from ottla.protocol.record_batch import iter_batches
 from ottla.replication.replica import Replica
 from ottla.replication.replica_selection import LEADER, is_rack_aware, preferred_replica
 from ottla.replication.waiting import FetchWait, Limit
+from ottla.security.resources import Operation, ResourceType
+
+if TYPE_CHECKING:
+    from ottla.security.authorizer import Decisions
 
 PartitionData = FetchResponse.PartitionData
 TopicData = FetchResponse.FetchableTopicResponse
@@ -23,6 +27,14 @@ TopicData = FetchResponse.FetchableTopicResponse
 READ_COMMITTED = 1
 FOLLOWERS_SINCE = 11
 TOPIC_IDS_SINCE = 13
+
+
+_BEFORE_READING = (
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ErrorCode.UNKNOWN_TOPIC_ID,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+)
+"""Errors that Kafka finds before it looks at a log. The list of aborted transactions is not null then."""
 
 
 class Reading:
@@ -38,6 +50,7 @@ class Reading:
         "max_bytes",
         "min_bytes",
         "rack",
+        "readable",
         "reads_followers",
         "replicas",
         "request",
@@ -57,6 +70,10 @@ class Reading:
             self.topics = self.replicas.topics_by_id
         else:
             self.topics = self.replicas.topics
+        self.readable: Decisions | None = None
+        """What ACLs allow the client to read, by topic name; None if nothing is restricted."""
+        if context.services.authorizer is not None:
+            self.readable = self._choose_readable()
         self.limit = self._choose_limit()
         self.reads_followers = version >= FOLLOWERS_SINCE
         self.rack = ""
@@ -76,6 +93,17 @@ class Reading:
         self.items: list[tuple[Any, Any]]
         """(topic, requested partition) in the order to serve them."""
         self.items = self._list_items()
+
+    def _choose_readable(self) -> "Decisions | None":
+        return self.context.allowed(Operation.READ, ResourceType.TOPIC)
+
+    def _may_read(self, topic: Any, readable: "Decisions") -> bool:
+        """Whether the ACLs allow it. A topic with an unknown id is answered as such."""
+        name = topic
+        if self.context.api_version >= TOPIC_IDS_SINCE:
+            hosted = self.topics.get(topic)
+            name = self.context.services.image.topic_names.get(topic) if hosted is None else hosted.name
+        return name is None or readable[name]
 
     def _choose_limit(self) -> Limit:
         if self.request.isolation_level == READ_COMMITTED:
@@ -104,6 +132,8 @@ class Reading:
             hosted = self.topics.get(topic)
             replica = None if hosted is None else hosted.replicas.get(asked.partition)
             if replica is None or not (replica.is_leader or self.reads_followers):
+                return True
+            if self.readable is not None and not self._may_read(topic, self.readable):
                 return True
             offset = asked.fetch_offset
             if self.rack and self._preferred(replica, offset) != LEADER:
@@ -229,6 +259,8 @@ class Reading:
         return response
 
     def _read(self, topic: Any, asked: Any, remaining: int, has_data: bool) -> PartitionData:
+        if self.readable is not None and not self._may_read(topic, self.readable):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         hosted = self.topics.get(topic)
         replica = None if hosted is None else hosted.replicas.get(asked.partition)
         if replica is None or not (replica.is_leader or self.reads_followers):
@@ -293,7 +325,11 @@ class Reading:
         if code is ErrorCode.KAFKA_STORAGE_ERROR and version < 6:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         data = PartitionData(
-            partition_index=asked.partition, error_code=code, high_watermark=-1, aborted_transactions=None, records=b""
+            partition_index=asked.partition,
+            error_code=code,
+            high_watermark=-1,
+            aborted_transactions=[] if code in _BEFORE_READING else None,
+            records=b"",
         )
         if version >= 16 and code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
             image = self.context.services.image

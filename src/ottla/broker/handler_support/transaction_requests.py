@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.transaction_verification import TransactionalAppend, Verdicts
 from ottla.errors import ErrorCode, KafkaError
+from ottla.security.resources import Operation, Resource, ResourceType
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.services import Services
+    from ottla.broker.services import Context, Services
 
 Reply = TypeVar("Reply")
 Response = TypeVar("Response")
@@ -31,6 +32,14 @@ _RETRY_LATER = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
+
+
+def require_transaction(
+    context: "Context", transactional_id: str | None, operation: Operation = Operation.WRITE
+) -> None:
+    """Raises TRANSACTIONAL_ID_AUTHORIZATION_FAILED unless the client may do this with the transactional id."""
+    if context.services.authorizer is not None:
+        context.require(operation, Resource(ResourceType.TRANSACTIONAL_ID, transactional_id or ""))
 
 
 def require_transactional_id(transactional_id: str | None) -> None:

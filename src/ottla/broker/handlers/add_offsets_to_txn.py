@@ -9,17 +9,19 @@ from collections.abc import Awaitable
 
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import ensure_offsets_topic
+from ottla.broker.handler_support.group_requests import ensure_offsets_topic, require_group
 from ottla.broker.handler_support.transaction_requests import (
     Codes,
     answer_with,
     fenced_code,
+    require_transaction,
     require_transactional_id,
 )
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from ottla.security.resources import Operation
 from ottla.types import TopicPartition
 
 
@@ -27,6 +29,8 @@ from ottla.types import TopicPartition
 def add_offsets_to_txn(
     request: AddOffsetsToTxnRequest, context: Context
 ) -> AddOffsetsToTxnResponse | Awaitable[AddOffsetsToTxnResponse]:
+    require_transaction(context, request.transactional_id)
+    require_group(context, Operation.READ, request.group_id)
     if OFFSETS_TOPIC not in context.services.image.topics:
         return _add_once_made(request, context)
     return _add(request, context)

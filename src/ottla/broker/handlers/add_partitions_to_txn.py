@@ -15,13 +15,15 @@ from ottla.broker.handler_support.transaction_requests import (
     answer_with,
     check_partitions_here,
     fenced_code,
+    require_transaction,
     require_transactional_id,
 )
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from ottla.types import TopicPartition
+from ottla.security.resources import CLUSTER, Operation, ResourceType
+from ottla.types import INTERNAL_TOPICS, TopicPartition
 
 
 @handles(ApiKey.ADD_PARTITIONS_TO_TXN)
@@ -29,7 +31,9 @@ def add_partitions_to_txn(
     request: AddPartitionsToTxnRequest, context: Context
 ) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
     if context.api_version >= 4:
+        context.require(Operation.CLUSTER_ACTION, CLUSTER)
         return _add_for_brokers(request, context)
+    require_transaction(context, request.v3_and_below_transactional_id)
     codes = _add(
         request.v3_and_below_transactional_id,
         request.v3_and_below_producer_id,
@@ -76,15 +80,22 @@ def _add(
     transactional_id: str, producer_id: int, producer_epoch: int, partitions: list[TopicPartition], context: Context
 ) -> Codes | Awaitable[Codes]:
     topics = context.services.image.topics
+    writable = context.allowed(Operation.WRITE, ResourceType.TOPIC) if context.api_version < 4 else None
+    refused = (
+        []
+        if writable is None
+        else [each for each in partitions if each.topic in INTERNAL_TOPICS or not writable[each.topic]]
+    )
     unknown = [
         each
         for each in partitions
         if (topic := topics.get(each.topic)) is None or not 0 <= each.partition < len(topic.partitions)
     ]
-    if unknown:
+    if unknown or refused:
         # All or nothing: a transaction that is half registered would hang in the other half.
         codes = dict.fromkeys(partitions, ErrorCode.OPERATION_NOT_ATTEMPTED)
-        return codes | dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        codes |= dict.fromkeys(unknown, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return codes | dict.fromkeys(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def submit() -> Codes | asyncio.Future[Codes]:
         require_transactional_id(transactional_id)

@@ -8,10 +8,12 @@ from ottla.broker.services import Context
 from ottla.metadata.quota_changes import QuotaChange
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
+from ottla.security.resources import CLUSTER, Operation
 
 
 @handles(ApiKey.ALTER_CLIENT_QUOTAS)
 async def alter_client_quotas(request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
+    context.require(Operation.ALTER_CONFIGS, CLUSTER)
     wanted = [
         QuotaChange(
             [(part.entity_type, part.entity_name) for part in entry.entity],

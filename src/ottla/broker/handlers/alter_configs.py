@@ -6,6 +6,7 @@ Settings that the request leaves out are reset to their defaults. IncrementalAlt
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.authorization import split_config_changes
 from ottla.broker.services import Context
 from ottla.metadata.config_changes import ConfigChange, ResourceChange
 from ottla.protocol.api import ApiKey
@@ -22,7 +23,9 @@ async def alter_configs(request: AlterConfigsRequest, context: Context) -> Alter
         )
         for resource in request.resources
     ]
-    results = await context.services.metadata.alter_configs(wanted, validate_only=request.validate_only)
+    allowed, refused = split_config_changes(context, wanted)
+    results = await context.services.metadata.alter_configs(allowed, validate_only=request.validate_only)
+    results += refused
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResponse.AlterConfigsResourceResponse(

@@ -14,6 +14,7 @@ from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
 )
+from ottla.security.resources import CLUSTER, Operation
 from ottla.types import TopicPartition
 
 
@@ -21,6 +22,7 @@ from ottla.types import TopicPartition
 async def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest, context: Context
 ) -> AlterPartitionReassignmentsResponse:
+    context.require(Operation.ALTER, CLUSTER)
     wanted = [
         Reassignment(TopicPartition(topic.name, partition.partition_index), partition.replicas)
         for topic in request.topics

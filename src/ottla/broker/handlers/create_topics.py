@@ -6,6 +6,7 @@ v6   THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v7   topic id in the response (KIP-516)
 """
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ottla.broker.dispatch import handles
@@ -16,6 +17,7 @@ from ottla.errors import ErrorCode
 from ottla.metadata.controller import NewTopic, TopicResult
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from ottla.security.resources import CLUSTER, Operation, ResourceType
 from ottla.types import ZERO_UUID
 
 Described = dict[frozenset[tuple[str, str]], list[CreateTopicsResponse.CreatableTopicConfigs]]
@@ -24,6 +26,7 @@ Described = dict[frozenset[tuple[str, str]], list[CreateTopicsResponse.Creatable
 
 @handles(ApiKey.CREATE_TOPICS)
 async def create_topics(request: CreateTopicsRequest, context: Context) -> CreateTopicsResponse:
+    refused = _refused(request, context)
     wanted = [
         NewTopic(
             topic.name,
@@ -33,13 +36,35 @@ async def create_topics(request: CreateTopicsRequest, context: Context) -> Creat
             [(config.name, config.value) for config in topic.configs],
         )
         for topic in request.topics
+        if topic.name not in refused
     ]
     creation = mutation_quota.create_topics(context, wanted, validate_only=request.validate_only)
     results, throttle_ms = await within(request.timeout_ms, creation)
     described: Described = {}
     return CreateTopicsResponse(
-        throttle_time_ms=throttle_ms, topics=[_result(result, request, context, described) for result in results]
+        throttle_time_ms=throttle_ms,
+        topics=[
+            *(_result(result, request, context, described) for result in results),
+            *(
+                CreateTopicsResponse.CreatableTopicResult(
+                    name=name,
+                    error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                    error_message=f"{context.principal} may not CREATE the topic {name}",
+                )
+                for name in refused
+            ),
+        ],
     )
+
+
+def _refused(request: CreateTopicsRequest, context: Context) -> list[str]:
+    """The topics that the client may not create. Who may create topics in the cluster may create all."""
+    if context.allows(Operation.CREATE, CLUSTER):
+        return []
+    creatable = context.allowed(Operation.CREATE, ResourceType.TOPIC)
+    names = Counter(topic.name for topic in request.topics)
+    # A topic that is named twice gets the error for that.
+    return [name for name, times in names.items() if times == 1 and creatable is not None and not creatable[name]]
 
 
 def _result(
@@ -51,6 +76,10 @@ def _result(
     if result.error == ErrorCode.NONE:
         # With validate_only no topic has this id.
         answer.topic_id = ZERO_UUID if request.validate_only else result.topic_id
+        describable = context.allowed(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC)
+        if describable is not None and not describable[answer.name]:
+            answer.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            return answer
         answer.num_partitions = result.partitions
         answer.replication_factor = result.replication_factor
         if context.api_version >= 5:

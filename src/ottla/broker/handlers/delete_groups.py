@@ -7,12 +7,14 @@ The empty group id is allowed, because it may have offsets.
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.group_requests import require_group
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context
 from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from ottla.security.resources import Operation
 
 _MESSAGES = {
     ErrorCode.GROUP_ID_NOT_FOUND: "the group does not exist",
@@ -39,6 +41,7 @@ async def delete_groups(request: DeleteGroupsRequest, context: Context) -> Delet
 async def _delete(group_id: str, context: Context) -> DeleteGroupsResponse.DeletableGroupResult:
     message = None
     try:
+        require_group(context, Operation.DELETE, group_id)
         code = await settled(
             context.services.groups.submit(
                 group_id, lambda shard, request_id, now: shard.delete_group(group_id, request_id)

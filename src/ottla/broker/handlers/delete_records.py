@@ -14,6 +14,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.delete_records import DeleteRecordsRequest, DeleteRecordsResponse
 from ottla.replication.replica import Replica
+from ottla.security.resources import Operation, ResourceType
 from ottla.types import INTERNAL_TOPICS, TopicPartition
 
 PartitionResult = DeleteRecordsResponse.DeleteRecordsPartitionResult
@@ -26,11 +27,14 @@ def delete_records(
     replicas = context.services.replicas
     topics = []
     waiting: list[tuple[Replica, int, PartitionResult]] = []
+    deletable = context.allowed(Operation.DELETE, ResourceType.TOPIC)
     for topic in request.topics:
         results = []
         for asked in topic.partitions:
             result = PartitionResult(partition_index=asked.partition_index, low_watermark=-1)
             try:
+                if deletable is not None and not deletable[topic.name]:
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 replica = replicas.leader(TopicPartition(topic.name, asked.partition_index))
                 if topic.name in INTERNAL_TOPICS:
                     raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal")

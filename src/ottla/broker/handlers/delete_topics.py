@@ -11,9 +11,10 @@ from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import TopicReference
+from ottla.metadata.controller import TopicReference, TopicResult
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from ottla.security.resources import CLUSTER, Operation, ResourceType
 
 
 @handles(ApiKey.DELETE_TOPICS)
@@ -22,7 +23,9 @@ async def delete_topics(request: DeleteTopicsRequest, context: Context) -> Delet
         references = [TopicReference(topic.name, topic.topic_id) for topic in request.topics]
     else:
         references = [TopicReference(name) for name in request.topic_names]
-    results, throttle_ms = await within(request.timeout_ms, mutation_quota.delete_topics(context, references))
+    allowed, refused = _split(references, context)
+    results, throttle_ms = await within(request.timeout_ms, mutation_quota.delete_topics(context, allowed))
+    results = [*results, *refused]
     return DeleteTopicsResponse(
         throttle_time_ms=throttle_ms,
         responses=[
@@ -35,6 +38,35 @@ async def delete_topics(request: DeleteTopicsRequest, context: Context) -> Delet
             for result in results
         ],
     )
+
+
+def _split(references: list[TopicReference], context: Context) -> tuple[list[TopicReference], list[TopicResult]]:
+    """The topics that the client may delete or know to be missing, and the results of the others."""
+    if context.allows(Operation.DELETE, CLUSTER):
+        return references, []
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    deletable = context.allowed(Operation.DELETE, ResourceType.TOPIC)
+    assert describable is not None
+    assert deletable is not None
+    image = context.services.image
+    allowed: list[TopicReference] = []
+    refused: list[TopicResult] = []
+    for reference in references:
+        name = image.topic_names.get(reference.topic_id) if reference.name is None else reference.name
+        if name is None or deletable[name] or (describable[name] and name not in image.topics):
+            allowed.append(reference)
+            continue
+        # By an id, a client must not learn a name that it may not see.
+        shown = name if reference.name is not None or describable[name] else None
+        refused.append(
+            TopicResult(
+                shown,
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                f"{context.principal} may not DELETE the topic",
+                reference.topic_id,
+            )
+        )
+    return allowed, refused
 
 
 def _known_to(version: int, error: ErrorCode) -> ErrorCode:

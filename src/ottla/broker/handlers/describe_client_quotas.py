@@ -9,10 +9,12 @@ from ottla.errors import KafkaError
 from ottla.metadata.quota_changes import Component, client_quotas, describe_client_quotas
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+from ottla.security.resources import CLUSTER, Operation
 
 
 @handles(ApiKey.DESCRIBE_CLIENT_QUOTAS)
 def describe(request: DescribeClientQuotasRequest, context: Context) -> DescribeClientQuotasResponse:
+    context.require(Operation.DESCRIBE_CONFIGS, CLUSTER)
     components = [Component(each.entity_type, each.match_type, each.match) for each in request.components]
     try:
         found = describe_client_quotas(client_quotas(context.services.image), components, strict=request.strict)

@@ -5,7 +5,7 @@ v2   fenced brokers on request (KIP-1073): those that are down, but were not unr
 """
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
+from ottla.broker.handler_support.authorized_operations import NOT_REQUESTED, authorized_cluster_operations
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
@@ -25,7 +25,9 @@ def describe_cluster(request: DescribeClusterRequest, context: Context) -> Descr
         )
     image = context.services.image
     brokers = {**image.known_brokers, **image.brokers} if request.include_fenced_brokers else image.brokers
-    wants_operations = request.include_cluster_authorized_operations
+    operations = NOT_REQUESTED
+    if request.include_cluster_authorized_operations:
+        operations = authorized_cluster_operations(context)
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=image.shown_controller_id,
@@ -40,5 +42,5 @@ def describe_cluster(request: DescribeClusterRequest, context: Context) -> Descr
             for broker in brokers.values()
             if (endpoint := broker.endpoints.get(context.listener)) is not None
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
+        cluster_authorized_operations=operations,
     )

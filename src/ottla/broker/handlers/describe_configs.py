@@ -11,6 +11,7 @@ loggers are described with their levels (KIP-412). Groups and client metrics hav
 from collections.abc import Hashable
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.authorization import check_config_access
 from ottla.broker.handler_support.broker_loggers import describe_loggers
 from ottla.broker.services import Context
 from ottla.broker.settings.config import ConfigEntry
@@ -19,6 +20,7 @@ from ottla.metadata.config_changes import WITHOUT_SETTINGS, ResourceType, check_
 from ottla.metadata.controller import check_topic_name
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from ottla.security.resources import Operation
 
 Described = dict[Hashable, list[DescribeConfigsResponse.DescribeConfigsResourceResult]]
 """Descriptions that resources of one request share."""
@@ -44,6 +46,7 @@ def _result(
     )
     wanted = resource.configuration_keys
     try:
+        check_config_access(context, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
         key = (_same_for(resource, context), tuple(wanted or ()))
         if key not in described:
             entries = _entries(resource.resource_type, resource.resource_name, context)

@@ -7,13 +7,15 @@ v6   an unknown group is GROUP_ID_NOT_FOUND (KIP-1043); earlier versions get a D
 """
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import GROUP_OPERATIONS
+from ottla.broker.handler_support.authorized_operations import authorized_operations
+from ottla.broker.handler_support.group_requests import require_group
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context
 from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from ottla.security.resources import Operation, Resource, ResourceType
 
 GROUPS_PER_SLICE = 20
 """A group may have many members."""
@@ -34,6 +36,7 @@ async def describe_groups(request: DescribeGroupsRequest, context: Context) -> D
 
 async def _describe(group_id: str, with_operations: bool, context: Context) -> DescribeGroupsResponse.DescribedGroup:
     try:
+        require_group(context, Operation.DESCRIBE, group_id)
         described = await settled(
             context.services.groups.read(group_id, lambda shard: shard.describe(group_id, context.api_version))
         )
@@ -42,5 +45,5 @@ async def _describe(group_id: str, with_operations: bool, context: Context) -> D
         if context.api_version >= 6:
             described.error_message = error.detail or None
     if with_operations and described.error_code == ErrorCode.NONE:
-        described.authorized_operations = GROUP_OPERATIONS
+        described.authorized_operations = authorized_operations(context, Resource(ResourceType.GROUP, group_id))
     return described

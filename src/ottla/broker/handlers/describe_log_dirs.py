@@ -8,9 +8,11 @@ v5   cordoned directories (KIP-1066), here none
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
+from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from ottla.replication.replica import Replica
+from ottla.security.resources import CLUSTER, Operation
 
 Topic = DescribeLogDirsResponse.DescribeLogDirsTopic
 Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
@@ -18,6 +20,9 @@ Partition = DescribeLogDirsResponse.DescribeLogDirsPartition
 
 @handles(ApiKey.DESCRIBE_LOG_DIRS)
 def describe_log_dirs(request: DescribeLogDirsRequest, context: Context) -> DescribeLogDirsResponse:
+    if not context.allows(Operation.DESCRIBE, CLUSTER):
+        # Before v3 there is no error code: the list is just empty.
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     replicas = context.services.replicas
     if request.topics is None:
         chosen = {name: list(hosted.replicas.values()) for name, hosted in replicas.topics.items()}

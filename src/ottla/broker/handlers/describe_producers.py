@@ -2,10 +2,12 @@
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.log.producers.producer_state import ProducerEntry
+from ottla.metadata.controller import check_topic_name
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from ottla.security.resources import Operation, ResourceType
 from ottla.types import TopicPartition
 
 PartitionAnswer = DescribeProducersResponse.PartitionResponse
@@ -15,11 +17,17 @@ PartitionAnswer = DescribeProducersResponse.PartitionResponse
 def describe_producers(request: DescribeProducersRequest, context: Context) -> DescribeProducersResponse:
     replicas = context.services.replicas
     topics = []
+    readable = context.allowed(Operation.READ, ResourceType.TOPIC)
     for topic in request.topics:
         answers = []
         for index in topic.partition_indexes:
             answer = PartitionAnswer(partition_index=index)
             try:
+                check_topic_name(topic.name)
+                if readable is not None and not readable[topic.name]:
+                    raise KafkaError(
+                        ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{context.principal} may not READ the topic {topic.name}"
+                    )
                 replica = replicas.leader(TopicPartition(topic.name, index))
                 answer.active_producers = [_describe(entry) for entry in replica.log.producers.entries()]
             except KafkaError as error:

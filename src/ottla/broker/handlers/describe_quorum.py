@@ -9,12 +9,14 @@ from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from ottla.security.resources import CLUSTER, Operation
 
 METADATA_TOPIC = "__cluster_metadata"
 
 
 @handles(ApiKey.DESCRIBE_QUORUM)
 def describe_quorum(request: DescribeQuorumRequest, context: Context) -> DescribeQuorumResponse:
+    context.require(Operation.DESCRIBE, CLUSTER)
     image = context.services.image
     return DescribeQuorumResponse(
         error_message=None,

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions v0: describes topics page by page, sorted by name; a cursor marks the next page (KIP-966)."""
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.authorized_operations import TOPIC_OPERATIONS
+from ottla.broker.handler_support.authorized_operations import authorized_operations
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.controller import missing_topic_error
@@ -11,6 +11,7 @@ from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsResponse,
 )
+from ottla.security.resources import Operation, Resource, ResourceType
 from ottla.types import INTERNAL_TOPICS
 
 Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
@@ -26,11 +27,15 @@ def describe_topic_partitions(
     names = {topic.name for topic in request.topics} or image.topics.keys()
     room = max(1, min(request.response_partition_limit, context.services.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse()
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    refused = [] if describable is None else [name for name in names if not describable[name] and name >= first_topic]
     for name in sorted(name for name in names if name >= first_topic):
+        if describable is not None and not describable[name]:
+            continue
         topic = image.topics.get(name)
         if topic is None:
             if request.topics:
-                response.topics.append(_unknown(name))
+                response.topics.append(_unknown(name, context))
             continue
         start = first_partition if name == first_topic else 0
         if room == 0:
@@ -43,7 +48,7 @@ def describe_topic_partitions(
                 topic_id=topic.topic_id,
                 is_internal=topic.is_internal,
                 partitions=[_partition(partition, image, context.listener) for partition in shown],
-                topic_authorized_operations=TOPIC_OPERATIONS,
+                topic_authorized_operations=authorized_operations(context, Resource(ResourceType.TOPIC, name)),
             )
         )
         room -= len(shown)
@@ -52,6 +57,9 @@ def describe_topic_partitions(
                 topic_name=name, partition_index=start + len(shown)
             )
             break
+    if request.topics:
+        # Whether such a topic exists is not said.
+        response.topics += [Topic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name) for name in refused]
     return response
 
 
@@ -68,12 +76,12 @@ def _start(request: DescribeTopicPartitionsRequest) -> tuple[str, int]:
     return cursor.topic_name, cursor.partition_index
 
 
-def _unknown(name: str) -> Topic:
+def _unknown(name: str, context: Context) -> Topic:
     return Topic(
         error_code=missing_topic_error(name),
         name=name,
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=authorized_operations(context, Resource(ResourceType.TOPIC, name)),
     )
 
 

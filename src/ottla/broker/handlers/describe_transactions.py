@@ -2,13 +2,14 @@
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
-from ottla.broker.handler_support.transaction_requests import require_transactional_id
+from ottla.broker.handler_support.transaction_requests import require_transaction, require_transactional_id
 from ottla.broker.services import Context
 from ottla.coordinator.runtime import settled
 from ottla.coordinator.transaction.shard import TransactionShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
+from ottla.security.resources import Operation, ResourceType
 
 State = DescribeTransactionsResponse.TransactionState
 
@@ -28,10 +29,15 @@ async def describe_transactions(
 
 async def _describe(transactional_id: str, context: Context) -> State:
     try:
+        require_transaction(context, transactional_id, Operation.DESCRIBE)
         require_transactional_id(transactional_id)
-        return await settled(
+        state = await settled(
             context.services.transactions.read(transactional_id, lambda shard: _look(shard, transactional_id))
         )
+        describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+        if describable is not None:
+            state.topics = [topic for topic in state.topics if describable[topic.topic]]
+        return state
     except KafkaError as error:
         code = error.code
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:

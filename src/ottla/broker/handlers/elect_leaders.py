@@ -13,11 +13,13 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.elections import ElectionType
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from ottla.security.resources import CLUSTER, Operation
 from ottla.types import TopicPartition
 
 
 @handles(ApiKey.ELECT_LEADERS)
 async def elect_leaders(request: ElectLeadersRequest, context: Context) -> ElectLeadersResponse:
+    context.require(Operation.ALTER, CLUSTER)
     if request.election_type not in set(ElectionType):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
     metadata = context.services.metadata

@@ -13,7 +13,12 @@ from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.producer_ids import new_producer_id
-from ottla.broker.handler_support.transaction_requests import answer_with, fenced_code, require_transactional_id
+from ottla.broker.handler_support.transaction_requests import (
+    answer_with,
+    fenced_code,
+    require_transaction,
+    require_transactional_id,
+)
 from ottla.broker.services import Context
 from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, ProducerIdAndEpoch
 from ottla.errors import ErrorCode, KafkaError
@@ -25,6 +30,7 @@ BUMPS_EPOCH_SINCE = 5
 
 @handles(ApiKey.END_TXN)
 def end_txn(request: EndTxnRequest, context: Context) -> EndTxnResponse | Awaitable[EndTxnResponse]:
+    require_transaction(context, request.transactional_id)
     if context.api_version >= BUMPS_EPOCH_SINCE and request.producer_epoch >= LAST_CLIENT_EPOCH - 1:
         return _end_with_new_id(request, context)
     return _end(request, context, -1)

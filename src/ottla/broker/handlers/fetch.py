@@ -32,6 +32,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.replication.waiting import FetchWait
+from ottla.security.resources import CLUSTER, Operation
 
 
 @handles(ApiKey.FETCH)
@@ -40,6 +41,8 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
     follower_id = request.replica_state.replica_id if context.api_version >= 15 else request.replica_id
     try:
         if follower_id >= 0:
+            if not context.allows(Operation.CLUSTER_ACTION, CLUSTER):
+                return _refuse(request, context)
             check_follower(follower_id, request.replica_state.replica_epoch, context.services.image)
         if request.session_id != NO_SESSION or request.session_epoch > INITIAL_EPOCH:
             services = context.services
@@ -62,6 +65,28 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
     if request.max_wait_ms > 0 and not reading.is_ready():
         return WaitingFetch(reading)
     return reading.respond()
+
+
+def _refuse(request: FetchRequest, context: Context) -> FetchResponse:
+    """A client that is no broker pretends to be a follower."""
+    by_id = context.api_version >= TOPIC_IDS_SINCE
+    return FetchResponse(
+        responses=[
+            FetchResponse.FetchableTopicResponse(
+                **({"topic_id": topic.topic_id} if by_id else {"topic": topic.topic}),
+                partitions=[
+                    FetchResponse.PartitionData(
+                        partition_index=asked.partition,
+                        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                        high_watermark=-1,
+                        records=b"",
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
 
 
 class WaitingFetch:

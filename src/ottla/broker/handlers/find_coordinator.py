@@ -17,6 +17,7 @@ from ottla.broker.services import Context, Services
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
 from ottla.types import Endpoint, partition_for
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
@@ -69,6 +70,13 @@ async def _create(name: str, services: Services) -> str:
 
 async def _coordinator(key: str, key_type: int, context: Context) -> tuple[int, Endpoint]:
     services = context.services
+    if services.authorizer is not None:
+        if key_type == GROUP:
+            context.require(Operation.DESCRIBE, Resource(ResourceType.GROUP, key))
+        elif key_type == TRANSACTION:
+            context.require(Operation.DESCRIBE, Resource(ResourceType.TRANSACTIONAL_ID, key))
+        elif key_type == SHARE and context.api_version >= SHARE_SINCE:
+            context.require(Operation.CLUSTER_ACTION, CLUSTER)
     if key_type not in _TOPICS:
         is_known = key_type == SHARE and context.api_version >= SHARE_SINCE
         code = ErrorCode.COORDINATOR_NOT_AVAILABLE if is_known else ErrorCode.INVALID_REQUEST

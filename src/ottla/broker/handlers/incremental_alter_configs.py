@@ -4,6 +4,7 @@ v1   flexible (KIP-482)
 """
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.authorization import split_config_changes
 from ottla.broker.handler_support.broker_loggers import alter_loggers
 from ottla.broker.services import Context
 from ottla.errors import KafkaError
@@ -33,6 +34,7 @@ async def incremental_alter_configs(
         )
         for resource in request.resources
     ]
+    wanted, refused = split_config_changes(context, wanted)
     stored = [resource for resource in wanted if resource.resource_type != ResourceType.BROKER_LOGGER]
     metadata = context.services.metadata
     results = await metadata.incremental_alter_configs(stored, validate_only=request.validate_only)
@@ -41,6 +43,7 @@ async def incremental_alter_configs(
         for resource in wanted
         if resource.resource_type == ResourceType.BROKER_LOGGER
     ]
+    results += refused
     return IncrementalAlterConfigsResponse(
         responses=[
             IncrementalAlterConfigsResponse.AlterConfigsResourceResponse(

@@ -12,6 +12,7 @@ from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
 
 NONE_GIVEN = -1
 
@@ -19,6 +20,7 @@ NONE_GIVEN = -1
 @handles(ApiKey.INIT_PRODUCER_ID)
 async def init_producer_id(request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
     try:
+        _authorize(request, context)
         if request.transactional_id == "":
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
         if (request.producer_id == NONE_GIVEN) != (request.producer_epoch == NONE_GIVEN):
@@ -35,6 +37,22 @@ async def init_producer_id(request: InitProducerIdRequest, context: Context) -> 
         if code is ErrorCode.PRODUCER_FENCED and context.api_version < 4:
             code = ErrorCode.INVALID_PRODUCER_EPOCH
         return InitProducerIdResponse(error_code=code, producer_epoch=-1)
+
+
+def _authorize(request: InitProducerIdRequest, context: Context) -> None:
+    if context.services.authorizer is None:
+        return
+    if request.transactional_id is None:
+        # Whoever may write to a topic may do so idempotently (KIP-679).
+        if not context.allows(Operation.IDEMPOTENT_WRITE, CLUSTER) and not context.allows_any(
+            Operation.WRITE, ResourceType.TOPIC
+        ):
+            context.require(Operation.IDEMPOTENT_WRITE, CLUSTER)
+        return
+    resource = Resource(ResourceType.TRANSACTIONAL_ID, request.transactional_id)
+    context.require(Operation.WRITE, resource)
+    if request.enable2_pc:
+        context.require(Operation.TWO_PHASE_COMMIT, resource)
 
 
 async def _init_transactional(

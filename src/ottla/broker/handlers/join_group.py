@@ -12,14 +12,16 @@ v9   a static leader that returns is asked to skip the assignment (KIP-814)
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import request_info, require_group_id
+from ottla.broker.handler_support.group_requests import request_info, require_group, require_group_id
 from ottla.broker.services import Context
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from ottla.security.resources import Operation
 
 
 @handles(ApiKey.JOIN_GROUP)
 def join_group(request: JoinGroupRequest, context: Context) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    require_group(context, Operation.READ, request.group_id)
     require_group_id(request.group_id)
     info = request_info(context)
     answer = context.services.groups.submit(

@@ -9,14 +9,16 @@ v5   a reason for each member (KIP-800)
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import request_info, require_group_id
+from ottla.broker.handler_support.group_requests import request_info, require_group, require_group_id
 from ottla.broker.services import Context
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from ottla.security.resources import Operation
 
 
 @handles(ApiKey.LEAVE_GROUP)
 def leave_group(request: LeaveGroupRequest, context: Context) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
+    require_group(context, Operation.READ, request.group_id)
     require_group_id(request.group_id)
     info = request_info(context)
     return context.services.groups.submit(

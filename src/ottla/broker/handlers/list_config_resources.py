@@ -13,12 +13,14 @@ from ottla.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,
     ListConfigResourcesResponse,
 )
+from ottla.security.resources import CLUSTER, Operation
 
 Resource = ListConfigResourcesResponse.ConfigResource
 
 
 @handles(ApiKey.LIST_CONFIG_RESOURCES)
 def list_config_resources(request: ListConfigResourcesRequest, context: Context) -> ListConfigResourcesResponse:
+    context.require(Operation.DESCRIBE_CONFIGS, CLUSTER)
     if context.api_version == 0:
         return ListConfigResourcesResponse()
     wanted = set(request.resource_types) or set(ResourceType)

@@ -16,6 +16,7 @@ from ottla.coordinator.group.shard import listed
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from ottla.security.resources import CLUSTER, Operation, ResourceType
 
 
 @handles(ApiKey.LIST_GROUPS)
@@ -28,6 +29,9 @@ def list_groups(
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
     found = [group for hosted in groups.active_shards() for group in hosted.shard.groups.values()]
+    if not context.allows(Operation.DESCRIBE, CLUSTER):
+        describable = context.allowed(Operation.DESCRIBE, ResourceType.GROUP)
+        found = [group for group in found if describable is None or describable[group.group_id]]
     if len(found) <= SLICE:
         return ListGroupsResponse(groups=listed(found, states, types))
     return Later(lambda: _in_slices(found, states, types, context.api_version))

@@ -24,6 +24,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.record_batch import MAX_DECOMPRESSED_BYTES
 from ottla.replication.replica import Replica
+from ottla.security.resources import Operation, ResourceType
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.broker")
@@ -63,12 +64,15 @@ def list_offsets(
     asked_for = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     topics = []
     late: list[tuple[str, Asked, PartitionAnswer, TimeSearch, LargeBatch]] = []
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
     for topic in request.topics:
         answers = []
         for asked in {each.partition_index: each for each in topic.partitions}.values():
             answer = PartitionAnswer(partition_index=asked.partition_index)
             search = _search_for(asked, context, topic.name)
             try:
+                if describable is not None and not describable[topic.name]:
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if asked_for[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the request has the partition more than once")
                 found = _find(request, context, topic.name, asked, search)

@@ -10,12 +10,14 @@ from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from ottla.security.resources import CLUSTER, Operation
 
 
 @handles(ApiKey.LIST_PARTITION_REASSIGNMENTS)
 def list_partition_reassignments(
     request: ListPartitionReassignmentsRequest, context: Context
 ) -> ListPartitionReassignmentsResponse:
+    context.require(Operation.DESCRIBE, CLUSTER)
     wanted = None
     if request.topics is not None:
         wanted = {(topic.name, index) for topic in request.topics for index in topic.partition_indexes}

@@ -15,6 +15,7 @@ from ottla.coordinator.transaction.transaction import Transaction, TransactionSt
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from ottla.security.resources import Operation, ResourceType
 
 _STATES = {str(state) for state in TransactionState}
 
@@ -46,6 +47,9 @@ def list_transactions(
             context.services.clock(),
         )
     ]
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
+    if describable is not None:
+        found = [transaction for transaction in found if describable[transaction.transactional_id]]
     if len(found) > SLICE:
         return Later(lambda: _in_slices(found, response, context.api_version))
     response.transaction_states = _listed(found)

@@ -21,7 +21,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED, TOPIC_OPERATIONS
+from ottla.broker.handler_support.authorized_operations import (
+    NOT_REQUESTED,
+    authorized_cluster_operations,
+    authorized_operations,
+)
 from ottla.broker.handler_support.elections_pending import elected
 from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, in_slices
@@ -31,6 +35,7 @@ from ottla.metadata.controller import missing_topic_error
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
 from ottla.types import INTERNAL_TOPICS, ZERO_UUID
 
 Broker = MetadataResponse.MetadataResponseBroker
@@ -38,6 +43,9 @@ Topic = MetadataResponse.MetadataResponseTopic
 Partition = MetadataResponse.MetadataResponsePartition
 Response = MetadataResponse | Later[SlicedResponse] | Later[MetadataResponse | SlicedResponse]
 T = TypeVar("T")
+
+_REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_ANY_TOPIC = Resource(ResourceType.TOPIC, "")
 
 
 @handles(ApiKey.METADATA)
@@ -64,8 +72,7 @@ async def _after_election(
 def _metadata(request: MetadataRequest, context: Context) -> Response:
     asked = request.topics
     if asked is None or (context.api_version == 0 and not asked):
-        view = View.of(request, context)
-        return _respond(request, context, list(view.image.topics), view.topic)
+        return _all(request, context)
     _check_form(asked, context.api_version)
     image = context.services.image
     missing = [
@@ -73,9 +80,47 @@ def _metadata(request: MetadataRequest, context: Context) -> Response:
         for topic in asked
         if topic.name is not None and topic.topic_id == ZERO_UUID and topic.name not in image.topics
     ]
+    errors: dict[str | None, ErrorCode] = {}
     if missing and request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
-        return _answer(request, context, _start_creating(context, missing))
-    return _answer(request, context, {})
+        if context.services.authorizer is not None:
+            missing, errors = _split_by_access(missing, context)
+        errors |= _start_creating(context, missing)
+    return _answer(request, context, errors)
+
+
+def _all(request: MetadataRequest, context: Context) -> Response:
+    view, describable = View.of(request, context), context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    if describable is None:
+        return _respond(request, context, list(view.image.topics), view.topic)
+    shown = [name for name in view.image.topics if describable[name]]
+    return _respond(request, context, shown, lambda name: _with_operations(view.topic(name), request, context))
+
+
+def _split_by_access(missing: list[str], context: Context) -> tuple[list[str], dict[str | None, ErrorCode]]:
+    """The topics that the client may create, and the errors of those that it knows to be missing but may not."""
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    creatable = context.allowed(Operation.CREATE, ResourceType.TOPIC)
+    assert describable is not None
+    assert creatable is not None
+    described = [name for name in missing if describable[name]]
+    if context.allows(Operation.CREATE, CLUSTER):
+        return described, {}
+    refused = [name for name in described if not creatable[name]]
+    return [name for name in described if creatable[name]], dict.fromkeys(refused, _REFUSED)
+
+
+def _with_operations(topic: Topic, request: MetadataRequest, context: Context) -> Topic:
+    """The topic with what this client may do. `topic` itself is shared by the responses to all clients."""
+    if not request.include_topic_authorized_operations or topic.name is None:
+        return topic
+    return Topic(
+        error_code=topic.error_code,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=topic.partitions,
+        topic_authorized_operations=authorized_operations(context, Resource(ResourceType.TOPIC, topic.name)),
+    )
 
 
 def _check_form(asked: Sequence[MetadataRequest.MetadataRequestTopic], version: int) -> None:
@@ -97,9 +142,21 @@ def _start_creating(context: Context, names: list[str]) -> dict[str | None, Erro
 
 
 def _answer(request: MetadataRequest, context: Context, creation_errors: dict[str | None, ErrorCode]) -> Response:
-    view = View.of(request, context)
+    view, describable = View.of(request, context), context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+
+    def find(topic: MetadataRequest.MetadataRequestTopic) -> Topic:
+        if describable is None:
+            return _find(topic, view, creation_errors)
+        is_by_id = topic.topic_id != ZERO_UUID
+        name = view.image.topic_names.get(topic.topic_id) if is_by_id else topic.name
+        if name is not None and not describable[name]:
+            # Not even whether it exists is said.
+            return Topic(error_code=_REFUSED, name=None if is_by_id else name, topic_id=topic.topic_id)
+        found = _find(topic, view, creation_errors)
+        return found if found.error_code == _REFUSED else _with_operations(found, request, context)
+
     asked = {topic.topic_id if topic.topic_id != ZERO_UUID else topic.name: topic for topic in request.topics or ()}
-    return _respond(request, context, list(asked.values()), lambda topic: _find(topic, view, creation_errors))
+    return _respond(request, context, list(asked.values()), find)
 
 
 def _find(
@@ -128,7 +185,9 @@ def _find(
 
 def _respond(request: MetadataRequest, context: Context, asked: list[T], describe: Callable[[T], Topic]) -> Response:
     image = context.services.image
-    wants_operations = request.include_cluster_authorized_operations
+    cluster_operations = NOT_REQUESTED
+    if request.include_cluster_authorized_operations:
+        cluster_operations = authorized_cluster_operations(context)
     brokers = View.of(request, context).brokers
     if lost := _lost_brokers(context):
         brokers = brokers + lost
@@ -136,7 +195,7 @@ def _respond(request: MetadataRequest, context: Context, asked: list[T], describ
         brokers=brokers,
         cluster_id=image.cluster_id,
         controller_id=image.shown_controller_id,
-        cluster_authorized_operations=CLUSTER_OPERATIONS if wants_operations else NOT_REQUESTED,
+        cluster_authorized_operations=cluster_operations,
     )
     if len(asked) <= SLICE:
         response.topics = [describe(topic) for topic in asked]
@@ -184,7 +243,9 @@ class View:
         image = context.services.image
         # Versions with equal responses share a view: error codes differ in v0 and before v6.
         version = 0 if context.api_version == 0 else 5 if context.api_version < 6 else 6
-        operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_REQUESTED
+        operations = NOT_REQUESTED
+        if request.include_topic_authorized_operations and context.services.authorizer is None:
+            operations = authorized_operations(context, _ANY_TOPIC)
         key = ("metadata", context.listener, version, operations)
         view = image.memo.get(key)
         if view is None:

@@ -12,19 +12,51 @@ An empty group id is allowed, for consumers that only store offsets.
 """
 
 from collections.abc import Awaitable
+from typing import Any
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import request_info
+from ottla.broker.handler_support.group_requests import request_info, require_group
+from ottla.broker.handler_support.offset_access import take_refused, then
 from ottla.broker.services import Context
+from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from ottla.security.resources import Operation
+
+BY_ID_SINCE = 10
 
 
 @handles(ApiKey.OFFSET_COMMIT)
 def offset_commit(
     request: OffsetCommitRequest, context: Context
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    require_group(context, Operation.READ, request.group_id)
+    refused = take_refused(request, context, by_id=context.api_version >= BY_ID_SINCE)
+    if not refused:
+        return _commit(request, context)
+    answer = _commit(request, context) if request.topics else OffsetCommitResponse()
+    return then(answer, lambda response: _add_refused(response, refused))
+
+
+def _commit(request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     info = request_info(context)
     return context.services.groups.submit(
         request.group_id, lambda shard, request_id, now: shard.commit_offsets(request, info, request_id, now)
     )
+
+
+def _add_refused(response: OffsetCommitResponse, refused: list[Any]) -> OffsetCommitResponse:
+    response.topics += [
+        OffsetCommitResponse.OffsetCommitResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                OffsetCommitResponse.OffsetCommitResponsePartition(
+                    partition_index=partition.partition_index, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                )
+                for partition in topic.partitions
+            ],
+        )
+        for topic in refused
+    ]
+    return response

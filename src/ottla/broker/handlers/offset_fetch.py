@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Iterator
 from typing import Any, TypeVar
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.group_requests import require_group
 from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
 from ottla.broker.services import Context
@@ -23,6 +24,7 @@ from ottla.coordinator.runtime import settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from ottla.security.resources import Operation, ResourceType
 from ottla.types import ZERO_UUID
 
 T = TypeVar("T", bound=tuple[Any, Any, list[Any]])
@@ -81,6 +83,8 @@ async def _in_slices(
     found = await _fetch_long(asked[0], require_stable, context)
     if isinstance(found, KafkaError):
         return _response(asked, [found], context)
+    found = _shown(asked[0][1], found, context)
+    assert not isinstance(found, KafkaError)
     message = _response(asked, [[]], context)
     response = SlicedResponse(message, "topics", version, message.groups[0] if version >= MANY_GROUPS_SINCE else None)
     for topics in _by_size(found):
@@ -94,6 +98,7 @@ async def _fetch_long(asked: Asked, require_stable: bool, context: Context) -> F
     groups = context.services.groups
     found: list[FetchedTopic] = []
     try:
+        require_group(context, Operation.DESCRIBE, group_id)
         if topics is None:
             topics = await settled(groups.read(group_id, lambda shard: shard.committed_topics(group_id, by_id)))
         for some in _by_size(topics):
@@ -139,7 +144,10 @@ async def _later(
 
 def _response(asked: list[Asked], answers: list[Found], context: Context) -> OffsetFetchResponse:
     version = context.api_version
-    found_by_group = [_unpack(topics, answer, version) for (_, topics), answer in zip(asked, answers, strict=True)]
+    found_by_group = [
+        _unpack(topics, _shown(topics, answer, context), version)
+        for (_, topics), answer in zip(asked, answers, strict=True)
+    ]
     if version < MANY_GROUPS_SINCE:
         ((code, found),) = found_by_group
         return OffsetFetchResponse(error_code=code, topics=_pack(found, version))
@@ -168,13 +176,32 @@ def _fetch(
 ) -> "Found | asyncio.Future[list[FetchedTopic]]":
     """What was found, a future of it, or the error."""
     by_id = context.api_version >= BY_ID_SINCE
-
     try:
+        require_group(context, Operation.DESCRIBE, group_id)
         return context.services.groups.read(
             group_id, lambda shard: shard.fetch_offsets(group_id, topics, require_stable, by_id)
         )
     except KafkaError as error:
         return error
+
+
+def _shown(topics: Topics | None, answer: Found, context: Context) -> Found:
+    """What the client may see of an answer: topics that it may not describe are left out or, if named, refused."""
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    if describable is None or isinstance(answer, KafkaError):
+        return answer
+    shown = []
+    for fetched in answer:
+        # The topic of an unknown id has no name.
+        if not fetched.name or describable[fetched.name]:
+            shown.append(fetched)
+        elif topics is not None:
+            refused = [
+                FetchedPartition(partition.partition, None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                for partition in fetched.partitions
+            ]
+            shown.append(fetched._replace(partitions=refused))
+    return shown
 
 
 def _unpack(topics: Topics | None, answer: Found, version: int) -> tuple[ErrorCode, list[FetchedTopic]]:

@@ -6,9 +6,10 @@ v4   flexible (KIP-482)
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
+from ottla.security.resources import CLUSTER, Operation, ResourceType
 from ottla.types import TopicPartition
 
 
@@ -16,11 +17,16 @@ from ottla.types import TopicPartition
 def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: Context) -> OffsetForLeaderEpochResponse:
     replicas = context.services.replicas
     topics = []
+    describable = None
+    if not context.allows(Operation.CLUSTER_ACTION, CLUSTER):
+        describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
             answer = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)
             try:
+                if describable is not None and not describable[topic.topic]:
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 replica = replicas.leader(TopicPartition(topic.topic, asked.partition))
                 replica.check_leader_epoch(asked.current_leader_epoch)
                 log = replica.log

@@ -35,6 +35,7 @@ from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import CorruptBatch, read_header
 from ottla.replication.applying import HostedTopic
 from ottla.replication.replica import Replica
+from ottla.security.resources import Operation, Resource, ResourceType
 from ottla.types import INTERNAL_TOPICS, REBALANCES_TOPIC, TopicPartition
 
 TopicAnswer = ProduceResponse.TopicProduceResponse
@@ -88,6 +89,8 @@ def _append_now(request: ProduceRequest, context: Context) -> Answer | Coroutine
     if request.transactional_id is None:
         return _append(request, context, {}, {})
     try:
+        if context.services.authorizer is not None and _is_transactional(request):
+            context.require(Operation.WRITE, Resource(ResourceType.TRANSACTIONAL_ID, request.transactional_id))
         unverified, guards = _unverified(request, context)
     except KafkaError as error:
         return _refuse(request, error.code, error.detail)
@@ -153,13 +156,17 @@ def _append(
     request: ProduceRequest, context: Context, verdicts: Verdicts, guards: Guards
 ) -> Answer | Coroutine[Any, Any, Answer]:
     outcome = _Outcome()
+    is_open = context.services.authorizer is None
     for topic in request.topic_data:
         name, hosted = _find(topic, context)
+        is_allowed = is_open or _may_write(topic, context)
         answers = []
         for data in topic.partition_data:
             answer = PartitionAnswer(index=data.index, base_offset=-1)
             answers.append(answer)
             try:
+                if not is_allowed:
+                    raise _refusal(request, data, context, name)
                 replica, guard = _check(request, context, topic, name, hosted, data, verdicts, guards)
                 records, prepared = data.records, None
                 if outcome.late:
@@ -216,6 +223,32 @@ def _check(
     if name in INTERNAL_TOPICS and not _may_write_internal(name, context):
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal: clients may not write to it")
     return replica, guard
+
+
+def _may_write(topic: TopicData, context: Context) -> bool:
+    """Whether the ACLs allow it. A topic with an unknown id is answered as such."""
+    name: str | None = topic.name
+    if context.api_version >= 13:
+        name = context.services.image.topic_names.get(topic.topic_id)
+    writable = context.allowed(Operation.WRITE, ResourceType.TOPIC)
+    return name is None or writable is None or writable[name]
+
+
+def _refusal(request: ProduceRequest, data: PartitionData, context: Context, name: str) -> KafkaError:
+    if request.transactional_id is None and _has_transaction(data):
+        return _without_id()
+    return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{context.principal} may not WRITE the topic {name}")
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    return any(_has_transaction(data) for topic in request.topic_data for data in topic.partition_data)
+
+
+def _has_transaction(data: PartitionData) -> bool:
+    records = data.records
+    return (
+        records is not None and len(records) >= HEADER_SIZE and bool(records[ATTRIBUTES_LOW_POSITION] & TRANSACTIONAL)
+    )
 
 
 def _may_write_internal(name: str, context: Context) -> bool:
@@ -403,6 +436,8 @@ def _unverified(request: ProduceRequest, context: Context) -> tuple[Transactiona
         hosted = (
             replicas.topics_by_id.get(topic.topic_id) if context.api_version >= 13 else replicas.topics.get(topic.name)
         )
+        if context.services.authorizer is not None and not _may_write(topic, context):
+            continue  # Is refused later, and must not become part of the transaction.
         for data in topic.partition_data:
             replica = None if hosted is None else hosted.replicas.get(data.index)
             if replica is None or not replica.is_leader or data.records is None or len(data.records) < HEADER_SIZE:
@@ -436,12 +471,16 @@ def _unverified(request: ProduceRequest, context: Context) -> tuple[Transactiona
     return append, guards
 
 
+def _without_id() -> KafkaError:
+    return KafkaError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "the request has transactional records but no transactional id",
+    )
+
+
 def _check_transaction(request: ProduceRequest, replica: Replica, verdicts: Verdicts) -> None:
     if request.transactional_id is None:
-        raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "the request has transactional records but no transactional id",
-        )
+        raise _without_id()
     verdict = verdicts.get(replica.topic_partition, ErrorCode.NONE)
     if verdict is not ErrorCode.NONE:
         raise KafkaError(

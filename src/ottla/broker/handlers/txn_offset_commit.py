@@ -9,11 +9,13 @@ v6   topic ids
 
 from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.group_requests import request_info, require_group_id
+from ottla.broker.handler_support.group_requests import request_info, require_group, require_group_id
+from ottla.broker.handler_support.offset_access import take_refused
 from ottla.broker.handler_support.transaction_requests import (
     ABORTABLE_SINCE_OFFSET_COMMIT,
     IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
     check_partitions,
+    require_transaction,
     require_transactional_id,
 )
 from ottla.broker.services import Context
@@ -21,11 +23,26 @@ from ottla.coordinator.runtime import APPEND_ERRORS, settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from ottla.security.resources import Operation
 from ottla.types import TopicPartition
+
+BY_ID_SINCE = 6
 
 
 @handles(ApiKey.TXN_OFFSET_COMMIT)
 async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
+    require_transaction(context, request.transactional_id)
+    require_group(context, Operation.READ, request.group_id)
+    refused = take_refused(request, context, by_id=context.api_version >= BY_ID_SINCE)
+    if not refused:
+        return await _commit(request, context)
+    response = await _commit(request, context) if request.topics else TxnOffsetCommitResponse()
+    request.topics = refused
+    response.topics += _refuse(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED).topics
+    return response
+
+
+async def _commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
     services, version = context.services, context.api_version
     implicit = version >= IMPLICIT_ADD_SINCE_OFFSET_COMMIT
     info = request_info(context)

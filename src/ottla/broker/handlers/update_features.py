@@ -12,10 +12,12 @@ from ottla.broker.services import Context
 from ottla.metadata.features import FeatureUpdate
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from ottla.security.resources import CLUSTER, Operation
 
 
 @handles(ApiKey.UPDATE_FEATURES)
 async def update_features(request: UpdateFeaturesRequest, context: Context) -> UpdateFeaturesResponse:
+    context.require(Operation.ALTER, CLUSTER)
     updates = [
         FeatureUpdate(update.feature, update.max_version_level, update.upgrade_type)
         for update in request.feature_updates

@@ -16,6 +16,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from ottla.replication.replica import Replica
+from ottla.security.resources import CLUSTER, Operation
 from ottla.types import TopicPartition
 
 Codes = dict[TopicPartition, ErrorCode]
@@ -23,6 +24,8 @@ Codes = dict[TopicPartition, ErrorCode]
 
 @handles(ApiKey.WRITE_TXN_MARKERS)
 async def write_txn_markers(request: WriteTxnMarkersRequest, context: Context) -> WriteTxnMarkersResponse:
+    if not context.allows(Operation.ALTER, CLUSTER):
+        context.require(Operation.CLUSTER_ACTION, CLUSTER)
     assert context.services.coordinators is not None
     results: list[Codes] = []
     written: list[tuple[Codes, TopicPartition]] = []

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ottla.errors import ConfigError
+from ottla.security.principal import Principal, parse_principal
 
 if TYPE_CHECKING:
     from ottla.broker.settings.config import BrokerConfig
@@ -15,20 +16,26 @@ AUTHORIZERS = (
 """Names that turn ACLs on. The second one is the authorizer of Kafka's ZooKeeper mode; both mean the same here."""
 
 
+def parse_super_users(text: str) -> list[Principal]:
+    """Reads `User:alice;User:bob`. Raises ConfigError."""
+    return [parse_principal(each) for each in text.split(";") if each.strip()]
+
+
+def are_principals(text: str) -> bool:
+    try:
+        parse_super_users(text)
+    except ConfigError:
+        return False
+    return True
+
+
 def make_authorizer(config: "BrokerConfig") -> "Authorizer | None":
-    """The authorizer, still without ACLs; None if none is configured. Raises ConfigError."""
-    name = config.authorizer_class_name.strip()
-    if not name:
+    """The authorizer, still without ACLs; None if none is configured."""
+    if not config.authorizer_class_name:
         return None
-    if name not in AUTHORIZERS:
-        raise ConfigError(
-            f"authorizer.class.name: {name} is not supported",
-            f"use {AUTHORIZERS[0]}, or remove the setting to allow everything to everyone",
-        )
     from ottla.security.authorizer import Authorizer
-    from ottla.security.principal import parse_principal
 
     return Authorizer(
-        super_users=[parse_principal(text) for text in config.super_users.split(";") if text.strip()],
+        super_users=parse_super_users(config.super_users),
         allow_everyone_if_no_acl_found=config.allow_everyone_if_no_acl_found,
     )

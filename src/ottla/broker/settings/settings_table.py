@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ottla.broker.settings.authorizer_settings import AUTHORIZERS, are_principals
 from ottla.broker.settings.security_settings import SecurityConfig
 from ottla.config import setting
 from ottla.coordinator.group.config import GroupConfig
@@ -271,11 +272,15 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
         "authorizer.class.name",
         "",
         "org.apache.kafka.metadata.authorizer.StandardAuthorizer turns ACLs on; not set: everyone may do everything.",
+        check=lambda name: not name or name in AUTHORIZERS,
+        rule=f"only {AUTHORIZERS[0]} is supported; without the setting everyone may do everything",
     )
     super_users: str = setting(
         "super.users",
         "",
         "Principals that may do everything: User:alice;User:bob. The brokers of a cluster must be among them.",
+        check=are_principals,
+        rule="must be principals separated by semicolons, for example User:alice;User:bob",
     )
     allow_everyone_if_no_acl_found: bool = setting(
         "allow.everyone.if.no.acl.found", False, "Whether everyone may use a resource that has no ACLs."

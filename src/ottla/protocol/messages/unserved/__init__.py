@@ -7,7 +7,6 @@ Kept, because planned or plausible work needs them:
 
 - Clusters: AlterPartition, ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments,
   AlterReplicaLogDirs, UnregisterBroker, UpdateFeatures, DescribeQuorum.
-- Security: Describe/Create/DeleteAcls.
 - The consumer group protocol of KIP-848: ConsumerGroupHeartbeat. (ConsumerGroupDescribe is used by the admin client.)
 - Share groups (KIP-932): all of their requests, and the records of `__share_group_state`.
 
