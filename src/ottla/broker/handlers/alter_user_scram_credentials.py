@@ -2,6 +2,7 @@
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
+from ottla.errors import ErrorCode
 from ottla.metadata.scram_changes import Deletion, Upsertion
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_user_scram_credentials import (
@@ -17,7 +18,18 @@ Result = AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
 async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, context: Context
 ) -> AlterUserScramCredentialsResponse:
-    context.require(Operation.ALTER, CLUSTER)
+    if not context.allows(Operation.ALTER, CLUSTER):
+        users = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+        return AlterUserScramCredentialsResponse(
+            results=[
+                Result(
+                    user=user,
+                    error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+                    error_message=f"{context.principal} may not ALTER the cluster",
+                )
+                for user in users
+            ]
+        )
     results = await context.services.metadata.alter_user_scram_credentials(
         [Deletion(each.name, each.mechanism) for each in request.deletions],
         [

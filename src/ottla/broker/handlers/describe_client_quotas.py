@@ -14,9 +14,9 @@ from ottla.security.resources import CLUSTER, Operation
 
 @handles(ApiKey.DESCRIBE_CLIENT_QUOTAS)
 def describe(request: DescribeClientQuotasRequest, context: Context) -> DescribeClientQuotasResponse:
-    context.require(Operation.DESCRIBE_CONFIGS, CLUSTER)
     components = [Component(each.entity_type, each.match_type, each.match) for each in request.components]
     try:
+        context.require(Operation.DESCRIBE_CONFIGS, CLUSTER)
         found = describe_client_quotas(client_quotas(context.services.image), components, strict=request.strict)
     except KafkaError as error:
         return DescribeClientQuotasResponse(error_code=error.code, error_message=error.detail, entries=None)
