@@ -19,7 +19,7 @@ async def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest, context: Context
 ) -> AlterUserScramCredentialsResponse:
     if not context.allows(Operation.ALTER, CLUSTER):
-        users = dict.fromkeys(each.name for each in (*request.deletions, *request.upsertions))
+        users = dict.fromkeys([*(each.name for each in request.deletions), *(each.name for each in request.upsertions)])
         return AlterUserScramCredentialsResponse(
             results=[
                 Result(
