@@ -30,6 +30,7 @@ COMMANDS = {
     "group": "ottla.cli.group.commands",
     "txn": "ottla.cli.txn",
     "cluster": "ottla.cli.cluster.commands",
+    "copy": "ottla.cli.copy.command",
     "config": "ottla.cli.config",
     "log": "ottla.cli.log",
     "verify": "ottla.cli.verify.command",

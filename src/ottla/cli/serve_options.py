@@ -112,7 +112,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
             raise OttlaError(f"option {name} is repeated", "pass it once")
         else:
             options[name] = value
-    values = _read_config(options["--config"]) if "--config" in options else {}
+    values = read_config(options["--config"]) if "--config" in options else {}
     values |= settings
     for name, setting in _SETTINGS.items():
         if name in options:
@@ -154,7 +154,8 @@ def _number_of_brokers(text: str, values: dict[str, str]) -> int:
     return int(number)
 
 
-def _read_config(path: str) -> dict[str, str]:
+def read_config(path: str) -> dict[str, str]:
+    """The settings in a properties file."""
     from ottla.config import read_properties
 
     try:

@@ -1,0 +1,1 @@
+"""`ottla copy`: copies topics between any two Kafka clusters, exactly once."""

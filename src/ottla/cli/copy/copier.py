@@ -1,0 +1,276 @@
+"""OWNER of the copy: reads the source, writes records and ledger to the target in transactions.
+
+Whatever goes wrong, the way back is that of a new process: take over the transactional id, which ends the last
+transaction, read the ledger, and continue where it says.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ottla.cli.copy.ledger import LEDGER_TOPIC, Ledger, Range, transactional_id
+from ottla.cli.copy.topics import prepare
+from ottla.cli.output import CommandError
+from ottla.client.admin.admin import AsyncAdmin
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.model import EARLIEST, LATEST
+from ottla.client.producer.arrow_send import StoredRows
+from ottla.client.producer.producer import AsyncProducer
+from ottla.client.transactions.errors import TransactionAbortable
+from ottla.clock import monotonic
+from ottla.errors import ErrorCode, KafkaError
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from ottla.client.core.model import TopicDescription
+
+log = logging.getLogger("ottla.copy")
+
+TRANSACTION_BYTES = 64 << 20
+TRANSACTION_S = 1.0
+"""A transaction ends after this many bytes or seconds: readers of the target wait for its end."""
+POLL_MS = 200
+POLL_RECORDS_MAX: int | None = None
+"""Tests set it, to get many small transactions."""
+REFRESH_S = 30.0
+"""How often new topics and partitions are looked for while following."""
+FAILURES_MAX = 8
+"""Failures in a row, without progress in between, until a copy that does not follow gives up."""
+PAUSE_MAX_S = 10.0
+FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
+SOURCE_SETTINGS = {
+    "isolation.level": "read_committed",
+    "enable.auto.commit": "false",
+    "auto.offset.reset": "none",
+    "allow.auto.create.topics": "false",
+}
+"""Required for a correct copy."""
+SOURCE_DEFAULTS = {"max.partition.fetch.bytes": "8388608"}
+TARGET_DEFAULTS = {
+    "batch.size": "524288",
+    "compression.type": "lz4",
+    "transaction.timeout.ms": "60000",
+    "max.request.size": "104857600",
+    "buffer.memory": "134217728",
+}
+
+
+@dataclass
+class Status:
+    """What a copy has done so far, for the user."""
+
+    topics: int = 0
+    partitions: int = 0
+    records: int = 0
+    bytes: int = 0
+    transactions: int = 0
+    restarts: int = 0
+    left: int = 0
+    """Source offsets that were there at the start and have not been copied yet."""
+    by_topic: dict[str, int] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+    def note(self, notice: str) -> None:
+        if notice not in self.notices:
+            self.notices.append(notice)
+
+
+class Copier:
+    """Copies the topics that match a pattern, from one cluster to another."""
+
+    def __init__(
+        self,
+        source: Mapping[str, str],
+        target: Mapping[str, str],
+        pattern: str,
+        *,
+        on_progress: Callable[[Status], None],
+    ) -> None:
+        self._source, self._target, self._pattern = dict(source), dict(target), pattern
+        self._on_progress = on_progress
+        self.status = Status()
+        self.ledger = Ledger("")
+        self.topics: list[TopicDescription] = []
+        self._ends: dict[TopicPartition, int] = {}
+
+    async def run(self, *, follow: bool = False, when_refreshed: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Copies everything that is in the source now; with `follow`, also what comes later, until it is cancelled.
+
+        `when_refreshed` is called from time to time while following, and once at the end.
+        """
+        failures = 0
+        async with AsyncAdmin(self._source) as source, AsyncAdmin(self._target) as target:
+            while True:
+                before = self.status.transactions
+                try:
+                    is_done = await self._session(source, target, follow)
+                    if when_refreshed is not None:
+                        await when_refreshed()
+                    if is_done:
+                        return
+                    failures = 0
+                    continue
+                except KafkaError as error:
+                    failures = 1 if self.status.transactions > before else failures + 1
+                    if error.code in FENCED and not isinstance(error, TransactionAbortable):
+                        raise CommandError(
+                            "another ottla copy of the same source and target has taken over",
+                            "run only one of them; the other one continues where this one stopped",
+                        ) from error
+                    may_help = error.retriable or isinstance(error, TransactionAbortable)
+                    if not may_help or (failures >= FAILURES_MAX and not follow):
+                        raise
+                    log.warning("copy: %s; starting again from the ledger", error)
+                self.status.restarts += 1
+                await asyncio.sleep(min(PAUSE_MAX_S, 0.1 * 2**failures))
+
+    async def _session(self, source: AsyncAdmin, target: AsyncAdmin, follow: bool) -> bool:
+        """Copies until everything is done (True), or until topics must be looked for again (False)."""
+        clusters = [(await each.describe_cluster()).cluster_id for each in (source, target)]
+        if clusters[0] == clusters[1]:
+            raise CommandError(f"source and target are the same cluster, {clusters[0]}", "check --from and --to")
+        self.topics, notices = await prepare(source, target, self._pattern)
+        if not self.topics and not follow:
+            raise CommandError(f"no topic of the source matches {self._pattern}", "see: ottla topic list")
+        for notice in notices:
+            self.status.note(notice)
+        settings = TARGET_DEFAULTS | self._target | {"acks": "all", "transactional.id": transactional_id(clusters[0])}
+        async with (
+            AsyncConsumer(SOURCE_DEFAULTS | self._source | SOURCE_SETTINGS) as consumer,
+            AsyncProducer(settings) as producer,
+        ):
+            await producer.init_transactions()
+            self.ledger = await read_ledger(self._target, clusters[0])
+            await self._seek(consumer, source, target)
+            self._on_progress(self.status)
+            refresh_at = monotonic() + REFRESH_S
+            while follow or not await self._is_done(consumer):
+                if follow and monotonic() >= refresh_at:
+                    return False
+                batch = await consumer.poll_arrow(POLL_MS, max_records=POLL_RECORDS_MAX)
+                if batch.num_rows:
+                    await self._copy(consumer, producer, batch)
+                self._on_progress(self.status)
+            return True
+
+    async def _seek(self, consumer: AsyncConsumer, source: AsyncAdmin, target: AsyncAdmin) -> None:
+        partitions = [TopicPartition(topic.name, p.partition) for topic in self.topics for p in topic.partitions]
+        starts = await offsets_of(source, partitions, EARLIEST)
+        self._ends = await offsets_of(source, partitions, LATEST)
+        fresh = [partition for partition in partitions if partition not in self.ledger.copied]
+        stored, begins = await offsets_of(target, fresh, LATEST), await offsets_of(target, fresh, EARLIEST)
+        for partition in fresh:
+            if stored[partition] > begins[partition]:
+                raise CommandError(
+                    f"{partition} of the target has records that this copy did not write",
+                    "delete the topic in the target, or leave it out: records would be doubled or mixed",
+                )
+        await consumer.assign(partitions)
+        for partition in partitions:
+            position = self.ledger.copied[partition].source if partition in self.ledger.copied else starts[partition]
+            if position > self._ends[partition]:
+                raise CommandError(
+                    f"{partition} of the source ends at {self._ends[partition]}, but was copied up to {position}",
+                    "was the topic deleted and created again? Then delete it in the target, too",
+                )
+            if position < starts[partition]:
+                gone = starts[partition] - position
+                self.status.note(f"{partition}: the source deleted {gone} offsets before they could be copied")
+                position = starts[partition]
+            await consumer.seek(partition, position)
+        self.status.topics, self.status.partitions = len(self.topics), len(partitions)
+        await self._is_done(consumer)
+
+    async def _is_done(self, consumer: AsyncConsumer) -> bool:
+        left = 0
+        for partition, end in self._ends.items():
+            left += max(0, end - await consumer.position(partition))
+        self.status.left = left
+        return left == 0
+
+    async def _copy(self, consumer: AsyncConsumer, producer: AsyncProducer, batch: "pa.RecordBatch") -> None:
+        """One transaction: this batch and what else has been fetched, and the ledger."""
+        began, size, deliveries = monotonic(), 0, []
+        read: dict[TopicPartition, tuple[int, int, int]] = {}
+        # If anything fails from here on, the next session ends the transaction by taking over its id.
+        await producer.begin_transaction()
+        while True:
+            for partition, taken in ranges(batch).items():
+                first, _, count = read.get(partition, (taken[0], 0, 0))
+                read[partition] = (first, taken[1], count + taken[2])
+            deliveries.append(await producer.send_arrow(batch))
+            size += batch.nbytes
+            if size >= TRANSACTION_BYTES or monotonic() - began >= TRANSACTION_S:
+                break
+            batch = await consumer.poll_arrow(0)
+            if not batch.num_rows:
+                break
+        stored = joined([await delivery for delivery in deliveries])
+        written: list[tuple[bytes, bytes]] = []
+        for partition, (first, last, count) in read.items():
+            where = stored[partition]
+            assert where.rows == count, f"{partition}: {count} records were read and {where.rows} stored"
+            written += self.ledger.records(partition, Range(first, last, where.first_offset, where.last_offset))
+        for key, value in written:
+            await producer.send(LEDGER_TOPIC, value, key=key, partition=0)
+        await producer.commit_transaction()
+        for key, value in written:
+            self.ledger.replay(key, value)
+        self.status.transactions += 1
+        self.status.bytes += size
+        for partition, (_, _, count) in read.items():
+            self.status.records += count
+            self.status.by_topic[partition.topic] = self.status.by_topic.get(partition.topic, 0) + count
+        await self._is_done(consumer)
+
+
+def ranges(batch: "pa.RecordBatch") -> dict[TopicPartition, tuple[int, int, int]]:
+    """The first and last offset and the number of rows, by partition."""
+    import pyarrow as pa
+
+    table = pa.Table.from_batches([batch]).select(["topic", "partition", "offset"])
+    found = table.group_by(["topic", "partition"]).aggregate(
+        [("offset", "min"), ("offset", "max"), ("offset", "count")]
+    )
+    return {
+        TopicPartition(row["topic"], row["partition"]): (row["offset_min"], row["offset_max"], row["offset_count"])
+        for row in found.to_pylist()
+    }
+
+
+def joined(stored: list[dict[TopicPartition, StoredRows]]) -> dict[TopicPartition, StoredRows]:
+    """Where the rows of several tables are stored together."""
+    found: dict[TopicPartition, StoredRows] = {}
+    for each in stored:
+        for partition, rows in each.items():
+            before = found.get(partition, rows._replace(rows=0))
+            found[partition] = StoredRows(
+                min(before.first_offset, rows.first_offset),
+                max(before.last_offset, rows.last_offset),
+                before.rows + rows.rows,
+            )
+    return found
+
+
+async def read_ledger(target: Mapping[str, str], source_cluster: str) -> Ledger:
+    """What the target knows about earlier copies of this source."""
+    ledger, place = Ledger(source_cluster), TopicPartition(LEDGER_TOPIC, 0)
+    async with AsyncConsumer(dict(target) | SOURCE_SETTINGS | {"auto.offset.reset": "earliest"}) as consumer:
+        await consumer.assign([place])
+        await consumer.seek_to_beginning()
+        end = (await consumer.end_offsets([place]))[place]
+        while await consumer.position(place) < end:
+            for record in await consumer.poll(POLL_MS):
+                ledger.replay(record.key, record.value)
+    return ledger
+
+
+async def offsets_of(admin: AsyncAdmin, partitions: list[TopicPartition], at: int) -> dict[TopicPartition, int]:
+    if not partitions:
+        return {}
+    found: Any = await admin.list_offsets(dict.fromkeys(partitions, at), isolation_level="read_committed")
+    return {partition: found[partition].offset for partition in partitions}

@@ -1,0 +1,94 @@
+"""What has been copied: the position in each source partition, and which target offset belongs to which source offset.
+
+The ledger is a compacted topic of the target cluster. Its records are written in the same transaction as the copied
+ones, so after a crash at any point it says exactly what the target has. Pure.
+"""
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ottla.types import TopicPartition
+
+LEDGER_TOPIC = "ottla-copy-ledger"
+POINT_DISTANCE = 10_000
+"""How many source offsets lie between two points of a partition, at least."""
+
+
+class Point(NamedTuple):
+    """The first record at or after the source offset has this target offset."""
+
+    source: int
+    target: int
+
+
+@dataclass
+class Copied:
+    """How far one partition has been copied."""
+
+    source: int
+    """The next source offset to copy."""
+    target: int
+    """The target offset after the last copied record."""
+    points: list[Point] = field(default_factory=list)
+    """In order. The first is where the copy began."""
+
+    def point_before(self, source: int) -> Point | None:
+        """The last point at or before a source offset; None if the copy began after it."""
+        place = bisect_right(self.points, source, key=lambda point: point.source)
+        return self.points[place - 1] if place else None
+
+
+class Range(NamedTuple):
+    """Records of one partition that were copied together, and where they are stored."""
+
+    first: int
+    last: int
+    """Source offsets."""
+    stored_first: int
+    stored_last: int
+
+
+class Ledger:
+    """The copied partitions of one source cluster."""
+
+    def __init__(self, source_cluster: str) -> None:
+        self._source_cluster = source_cluster
+        self.copied: dict[TopicPartition, Copied] = {}
+
+    def replay(self, key: bytes | None, value: bytes | None) -> None:
+        """Takes in one record of the ledger. Those of other sources, and tombstones, are skipped."""
+        if key is None or value is None:
+            return
+        name, content = json.loads(key), json.loads(value)
+        if name["source"] != self._source_cluster:
+            return
+        partition = TopicPartition(name["topic"], name["partition"])
+        copied = self.copied.setdefault(partition, Copied(0, 0))
+        point = Point(content["source"], content["target"])
+        if "point" in name:
+            if point not in copied.points:
+                copied.points.append(point)
+                copied.points.sort()
+        else:
+            copied.source, copied.target = point
+
+    def records(self, partition: TopicPartition, copied: Range) -> Iterator[tuple[bytes, bytes]]:
+        """The keys and values to write with these copied records."""
+        known = self.copied.get(partition)
+        name = {"source": self._source_cluster, "topic": partition.topic, "partition": partition.partition}
+        if known is None or not known.points or copied.first - known.points[-1].source >= POINT_DISTANCE:
+            point = {"source": copied.first, "target": copied.stored_first}
+            yield _json(name | {"point": copied.first}), _json(point)
+        yield _json(name), _json({"source": copied.last + 1, "target": copied.stored_last + 1})
+
+
+def _json(document: Mapping[str, object]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def transactional_id(source_cluster: str) -> str:
+    """One for each source, so that a second copier of the same source stops the first instead of doubling records."""
+    return f"ottla-copy-{source_cluster}"

@@ -1,0 +1,121 @@
+"""`ottla copy --verify`: compares the committed records of both clusters, partition by partition."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ottla.cli.copy.checksums import COLUMNS, Checksum, LatestByKey
+from ottla.cli.copy.copier import POLL_MS, SOURCE_SETTINGS, offsets_of, read_ledger
+from ottla.cli.copy.ledger import Copied
+from ottla.cli.copy.topics import choose, is_compacted
+from ottla.cli.output import CommandError
+from ottla.client.admin.admin import AsyncAdmin
+from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.model import EARLIEST, LATEST
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One partition on both sides."""
+
+    partition: TopicPartition
+    source_records: int
+    target_records: int
+    compared: int
+    """Records, or keys of a compacted topic."""
+    checksums: tuple[str, str]
+    problem: str = ""
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.problem
+
+
+class Verifier:
+    """Reads both sides up to where the copy is, and compares them."""
+
+    def __init__(self, source: Mapping[str, str], target: Mapping[str, str], pattern: str) -> None:
+        self._source, self._target, self._pattern = dict(source), dict(target), pattern
+
+    async def run(self, on_result: Callable[[Compared], None]) -> list[Compared]:
+        results = []
+        async with AsyncAdmin(self._source) as source, AsyncAdmin(self._target) as target:
+            cluster = (await source.describe_cluster()).cluster_id
+            topics = choose(await source.list_topics(), self._pattern)
+            ledger = await read_ledger(self._target, cluster)
+            for topic in topics:
+                compacted = [await is_compacted(each, topic.name) for each in (source, target)]
+                for p in topic.partitions:
+                    partition = TopicPartition(topic.name, p.partition)
+                    starts = (await offsets_of(source, [partition], EARLIEST))[partition]
+                    copied = ledger.copied.get(partition)
+                    if copied is None:
+                        # Nothing was there to copy.
+                        copied = Copied(starts, 0)
+                    result = await self._compare(partition, copied, source, target, by_key=any(compacted))
+                    results.append(result)
+                    on_result(result)
+        if not results:
+            raise CommandError(f"no topic of the source matches {self._pattern}", "see: ottla topic list")
+        return results
+
+    async def _compare(
+        self, partition: TopicPartition, copied: Copied, source: AsyncAdmin, target: AsyncAdmin, *, by_key: bool
+    ) -> Compared:
+        starts = [(await offsets_of(each, [partition], EARLIEST))[partition] for each in (source, target)]
+        # A side that ends before the copy does was truncated or made again: less than that cannot be read.
+        ends = [(await offsets_of(each, [partition], LATEST))[partition] for each in (source, target)]
+        sides = [
+            (self._source, starts[0], min(copied.source, ends[0])),
+            (self._target, starts[1], min(copied.target, ends[1])),
+        ]
+        if by_key:
+            latest = LatestByKey(), LatestByKey()
+            for found, side in zip(latest, sides, strict=True):
+                async for batch in read(*side, partition):
+                    found.add(batch)
+            checksums = (latest[0].hexdigest(), latest[1].hexdigest())
+            problem = "" if checksums[0] == checksums[1] else "the latest records of keys differ"
+            return Compared(partition, latest[0].count, latest[1].count, latest[0].count, checksums, problem)
+        counts = [sum([batch.num_rows async for batch in read(*side, partition, ["offset"])]) for side in sides]
+        began = copied.points[0] if copied.points else None
+        # Retention may have deleted the oldest records on one side: the rest is compared.
+        may_lack = [began is not None and starts[0] > began.source, began is not None and starts[1] > began.target]
+        lacking = 0 if counts[0] < counts[1] else 1
+        if counts[0] != counts[1] and not may_lack[lacking]:
+            side_name = ("source", "target")[lacking]
+            problem = f"the {side_name} has {abs(counts[0] - counts[1])} records fewer"
+            return Compared(partition, counts[0], counts[1], 0, ("", ""), problem)
+        both = []
+        for side, count in zip(sides, counts, strict=True):
+            skipped, checksum = count - min(counts), Checksum()
+            async for batch in read(*side, partition, COLUMNS):
+                checksum.add(batch.slice(min(skipped, batch.num_rows)))
+                skipped -= min(skipped, batch.num_rows)
+            both.append(checksum.hexdigest())
+        problem = "" if both[0] == both[1] else "the records differ"
+        return Compared(partition, counts[0], counts[1], min(counts), (both[0], both[1]), problem)
+
+
+async def read(
+    settings: Mapping[str, str], start: int, end: int, partition: TopicPartition, columns: list[str] | None = None
+) -> "AsyncIterator[pa.RecordBatch]":
+    """The committed records of a partition from `start` to before `end`."""
+    wanted = [*(columns or COLUMNS)] + ([] if columns and "offset" in columns else ["offset"])
+    if start >= end:
+        return
+    async with AsyncConsumer(dict(settings) | SOURCE_SETTINGS) as consumer:
+        await consumer.assign([partition])
+        await consumer.seek(partition, start)
+        while await consumer.position(partition) < end:
+            batch = await consumer.poll_arrow(POLL_MS, columns=wanted)
+            if not batch.num_rows:
+                continue
+            if batch.column("offset")[-1].as_py() >= end:
+                below = sum(offset < end for offset in batch.column("offset").to_pylist())
+                batch = batch.slice(0, below)
+            yield batch.select(columns or COLUMNS)

@@ -1,0 +1,287 @@
+"""`ottla copy` between Ottla and Apache Kafka, in both directions, killed on the way. Spec: E1"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from ottla import Admin, Broker, Consumer, NewTopic, Producer
+from ottla.cli.copy import copier
+from ottla.cli.copy.ledger import LEDGER_TOPIC
+from ottla.cli.main import main
+from ottla.types import TopicPartition
+from tests.support.processes import copy_command
+from tests.support.processes.crashing import Step, crash_example
+from tests.support.processes.oracle import Target
+
+COPY = Path(copy_command.__file__)
+PRODUCER = "ottla.client.producer.producer:AsyncProducer"
+KILLS = [
+    Step("before", f"{PRODUCER}.commit_transaction", 2),  # everything is written, nothing is committed
+    Step("after", f"{PRODUCER}.commit_transaction", 2),  # committed, and nobody was told
+    Step("after", f"{PRODUCER}.send_arrow", 2),  # records without their ledger entry
+]
+Record = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
+
+
+class Clusters(NamedTuple):
+    """Two clusters, by their addresses."""
+
+    source: str
+    target: str
+
+    def copy(self, *words: str) -> int:
+        return main(["copy", *self.options, *words])
+
+    @property
+    def options(self) -> list[str]:
+        return ["--from", self.source, "--to", self.target]
+
+
+@pytest.fixture(scope="module")
+def second() -> Iterator[str]:
+    """Another Ottla. All tests of this module share it; each has its own topics."""
+    with Broker.embedded() as broker:
+        yield broker.bootstrap
+
+
+@pytest.fixture(
+    params=[
+        "ottla-ottla",
+        pytest.param("ottla-kafka", marks=pytest.mark.oracle),
+        pytest.param("kafka-ottla", marks=pytest.mark.oracle),
+    ]
+)
+def clusters(request: pytest.FixtureRequest, second: str) -> Clusters:
+    names = request.param.split("-")
+    if names == ["ottla", "ottla"]:
+        ottla: Target = request.getfixturevalue("ottla")
+        return Clusters(ottla.bootstrap, second)
+    kafka: Target = request.getfixturevalue("kafka")
+    return Clusters(second, kafka.bootstrap) if names[0] == "ottla" else Clusters(kafka.bootstrap, second)
+
+
+def fill(bootstrap: str, topic: str, *, partitions: int = 2, transactions: int = 8, **configs: str) -> None:
+    """Transactions of five records in each partition; every third one is aborted."""
+    settings = {name.replace("_", "."): value for name, value in configs.items()}
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, partitions, 1, settings)])
+    with Producer(bootstrap_servers=bootstrap, transactional_id=f"fill-{topic}") as producer:
+        producer.init_transactions()
+        write(producer, topic, range(transactions), partitions)
+
+
+def write(producer: Producer, topic: str, transactions: range, partitions: int = 2) -> None:
+    for number in transactions:
+        producer.begin_transaction()
+        for partition in range(partitions):
+            for record in range(5):
+                producer.send(
+                    topic,
+                    None if record == 3 else f"{number}-{record}".encode(),
+                    key=None if record == 4 else f"k{record}".encode(),
+                    partition=partition,
+                    timestamp=1_700_000_000_000 + number * 10 + record,
+                    headers=[("n", str(number).encode()), ("nothing", None)] if record else [],
+                )
+        if number % 3 == 1:
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+
+
+def records(bootstrap: str, topic: str, partitions: int = 2) -> dict[int, list[Record]]:
+    """Everything that is committed, by partition."""
+    found: dict[int, list[Record]] = {}
+    for partition in range(partitions):
+        place = TopicPartition(topic, partition)
+        with Consumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="earliest", isolation_level="read_committed"
+        ) as consumer:
+            consumer.assign([place])
+            (end,) = consumer.end_offsets([place]).values()
+            found[partition] = []
+            while consumer.position(place) < end:
+                for each in consumer.poll(500):
+                    found[partition].append((each.key, each.value, each.timestamp, [*each.headers]))
+    return found
+
+
+def test_a_copier_that_is_killed_again_and_again_copies_everything_once(
+    clusters: Clusters, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(clusters.source, topic, retention_ms="-1", max_message_bytes="2000000")
+    for step in KILLS:
+        crash_example(COPY, step, *clusters.options, "--topics", topic)
+    assert clusters.copy("--topics", topic) == 0
+    copied = records(clusters.target, topic)
+    assert copied == records(clusters.source, topic)
+    assert len(copied[0]) == 25
+    # Nothing is left to do, and both sides are found equal.
+    capsys.readouterr()
+    assert clusters.copy("--topics", topic, "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["records"] == 0
+    assert clusters.copy("--topics", topic, "--verify", "--json") == 0
+    compared = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["source_records"], each["target_records"], each["equal"]) for each in compared] == [
+        (25, 25, True)
+    ] * 2
+    with Admin(bootstrap_servers=clusters.target) as admin:
+        own = {entry.name: entry.value for entry in admin.describe_configs("topic", topic) if entry.source == "topic"}
+    assert own == {"retention.ms": "-1", "max.message.bytes": "2000000"}
+
+
+def test_groups_continue_with_the_next_record_on_the_other_side(clusters: Clusters, topic: str) -> None:
+    fill(clusters.source, topic)
+    expected = records(clusters.source, topic)
+    read_before = [0, 7, 25]
+    groups = [f"{topic}-{count}" for count in read_before]
+    for group, wanted in zip(groups, read_before, strict=True):
+        consume(clusters.source, group, topic, wanted)
+    assert clusters.copy("--topics", topic, "--groups", f"{topic}-.*") == 0
+    for group, before in zip(groups, read_before, strict=True):
+        assert consume(clusters.target, group, topic, 100) == expected[0][before:]
+
+
+def consume(bootstrap: str, group: str, topic: str, most: int) -> list[Record]:
+    """The next records of partition 0 for this group, which commits after them."""
+    place = TopicPartition(topic, 0)
+    with Consumer(
+        bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", isolation_level="read_committed"
+    ) as consumer:
+        consumer.assign([place])
+        (end,) = consumer.end_offsets([place]).values()
+        found: list[Record] = []
+        while len(found) < most and consumer.position(place) < end:
+            for each in consumer.poll(500, max_records=most - len(found)):
+                found.append((each.key, each.value, each.timestamp, [*each.headers]))  # noqa: PERF401
+        consumer.commit()
+    return found
+
+
+def test_a_second_copy_adds_what_is_new_and_new_partitions(clusters: Clusters, topic: str) -> None:
+    fill(clusters.source, topic, transactions=2)
+    assert clusters.copy("--topics", topic) == 0
+    with Admin(bootstrap_servers=clusters.source) as admin:
+        admin.create_partitions({topic: 3})
+    with Producer(bootstrap_servers=clusters.source, transactional_id=f"more-{topic}") as producer:
+        producer.init_transactions()
+        write(producer, topic, range(2, 5), partitions=3)
+    assert clusters.copy("--topics", topic) == 0
+    assert records(clusters.target, topic, 3) == records(clusters.source, topic, 3)
+
+
+# What does not depend on whose cluster it is
+
+
+@pytest.fixture
+def both(ottla: Target, second: str) -> Clusters:
+    return Clusters(ottla.bootstrap, second)
+
+
+def test_a_group_far_behind_is_translated_between_the_points_of_the_ledger(
+    both: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Markers of the copier's own transactions lie between the points, and aborted records in the source."""
+    monkeypatch.setattr(copier, "TRANSACTION_BYTES", 1)
+    monkeypatch.setattr(copier, "POLL_RECORDS_MAX", 6)
+    fill(both.source, topic, transactions=12)
+    expected = records(both.source, topic)[0]
+    groups = {f"{topic}-{count}": count for count in (1, 13, 22, 39)}
+    for group, before in groups.items():
+        consume(both.source, group, topic, before)
+    assert both.copy("--topics", topic, "--groups", f"{topic}-.*") == 0
+    for group, before in groups.items():
+        assert consume(both.target, group, topic, 100) == expected[before:]
+
+
+def test_a_difference_is_found(both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(both.source, topic, partitions=1)
+    assert both.copy("--topics", topic) == 0
+    with Admin(bootstrap_servers=both.source) as admin:
+        admin.delete_records({(topic, 0): 3})
+    assert both.copy("--topics", topic, "--verify") == 0, "retention of the source is no difference"
+    with Admin(bootstrap_servers=both.target) as admin:
+        admin.delete_topics([topic])
+        admin.create_topics([NewTopic(topic, 1, 1)])
+    capsys.readouterr()
+    assert both.copy("--topics", topic, "--verify") == 1
+    assert "1 of 1 partition differ" in capsys.readouterr().err
+
+
+def test_a_compacted_topic_is_compared_by_key(both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Admin(bootstrap_servers=both.source) as admin:
+        admin.create_topics([NewTopic(topic, 1, 1, {"cleanup.policy": "compact"})])
+    with Producer(bootstrap_servers=both.source) as producer:
+        for number in range(30):
+            value = None if number % 7 == 6 else str(number).encode()
+            producer.send(topic, value, key=str(number % 7).encode())
+    assert both.copy("--topics", topic) == 0
+    capsys.readouterr()
+    assert both.copy("--topics", topic, "--verify", "--json") == 0
+    (compared,) = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (compared["compared"], compared["equal"]) == (6, True)
+
+
+def test_topics_that_others_wrote_to_are_left_alone(
+    both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(both.source, topic)
+    fill(both.target, topic)
+    assert both.copy("--topics", topic) == 1
+    assert "has records that this copy did not write" in capsys.readouterr().err
+
+
+def test_broker_timestamps_are_kept_and_the_user_is_told(
+    both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(both.source, topic, message_timestamp_type="LogAppendTime")
+    assert both.copy("--topics", topic) == 0
+    assert records(both.target, topic) == records(both.source, topic)
+    assert f"{topic}: set message.timestamp.type=LogAppendTime in the target" in capsys.readouterr().err
+
+
+def test_a_source_topic_that_was_made_again_is_refused(
+    both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(both.source, topic)
+    assert both.copy("--topics", topic) == 0
+    with Admin(bootstrap_servers=both.source) as admin:
+        admin.delete_topics([topic])
+    fill(both.source, topic, transactions=1)
+    assert both.copy("--topics", topic) == 1
+    assert "was the topic deleted and created again?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        (["--topics", "("], 2, "--topics ( is no regular expression"),
+        (["--topics", "x", "--groups", "("], 2, "--groups ( is no regular expression"),
+        (["--topics", "x", "--verify", "--follow"], 2, "--verify copies nothing"),
+        (["--topics", "no-such-topic"], 1, "no topic of the source matches no-such-topic"),
+        (["--topics", "x", "--to-config", "/no/such/file"], 2, "cannot read /no/such/file"),
+    ],
+)
+def test_mistakes_are_explained_in_one_line(
+    both: Clusters, words: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert both.copy(*words) == status
+    error = capsys.readouterr().err
+    assert error.startswith(f"ottla: {message}")
+    assert error.count("\n") == 1
+
+
+def test_a_cluster_is_not_copied_to_itself(both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert Clusters(both.source, both.source).copy("--topics", topic) == 1
+    assert "source and target are the same cluster" in capsys.readouterr().err
+
+
+def test_the_ledger_is_compacted(both: Clusters, topic: str) -> None:
+    fill(both.source, topic, transactions=1)
+    assert both.copy("--topics", topic) == 0
+    with Admin(bootstrap_servers=both.target) as admin:
+        entries: list[Any] = admin.describe_configs("topic", LEDGER_TOPIC, names=["cleanup.policy"])
+    assert entries[0].value == "compact"
