@@ -87,6 +87,7 @@ class Node:
 
     def __init__(self, node_id: int, port: int, home: Path) -> None:
         self.id = node_id
+        self.host = "127.0.0.1"
         self.port = port
         self.home = home
         self.data = home / "data"
@@ -96,7 +97,7 @@ class Node:
 
     @property
     def bootstrap(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -159,9 +160,9 @@ class Node:
 
 
 class OttlaNode(Node):
-    """`ottla serve` with a metadata file that all brokers share."""
+    """`ottla serve` with metadata that all brokers share: a file, or a location in etcd."""
 
-    def __init__(self, node_id: int, port: int, home: Path, metadata: Path, settings: Mapping[str, str]) -> None:
+    def __init__(self, node_id: int, port: int, home: Path, metadata: Path | str, settings: Mapping[str, str]) -> None:
         super().__init__(node_id, port, home)
         self.metadata = metadata
         self.settings = dict(settings)
@@ -262,7 +263,7 @@ class Cluster:
             for node in list(waiting):
                 if not node.is_running:
                     raise RuntimeError(f"broker {node.id} ended while starting:\n{node.log[-4000:]}")
-                if answers_metadata("127.0.0.1", node.port, brokers=known):
+                if answers_metadata(node.host, node.port, brokers=known):
                     waiting.remove(node)
             if time.monotonic() > deadline:
                 texts = [f"broker {node.id}:\n{node.log[-3000:]}" for node in waiting]

@@ -368,3 +368,79 @@ def test_concurrent_increments_are_not_lost(world: World) -> None:
         assert (found.value, found.version) == (b"20", 20)
 
     world.run(story)
+
+
+def test_a_commit_of_thousands_of_keys_is_atomic_and_one_step(world: World) -> None:
+    """More than one transaction of etcd can hold: others see all of it or nothing, and so does a later session."""
+
+    async def story() -> None:
+        ann, bob = await world.open(), await world.open()
+        await ann.commit([Create("/taken", b"1"), Create("/old", b"")])
+        await bob.sync()
+        steps: list[list[Change]] = []
+        bob.watch("/", lambda changes: steps.append(list(changes)))
+        many = [Create(f"/t/{number:04}", b"x" * 200) for number in range(2_000)]
+        with pytest.raises(Conflict) as caught:
+            await ann.commit([*many, Set("/taken", b"x", version=7)])
+        assert caught.value.operation == Set("/taken", b"x", version=7)
+        await bob.sync()
+        assert (len(await bob.scan("/t/")), steps) == (0, [])
+        await ann.commit([Create("/me", b"", ephemeral=True), *many, Set("/taken", b"2", version=0), Delete("/old")])
+        await bob.sync()
+        assert [len(step) for step in steps if step] == [2_003], "one step for watchers"
+        carol = await world.open()
+        for store in (ann, bob, carol):
+            assert [entry.key for entry in await store.scan("/t/")] == [each.key for each in many]
+            me, taken = await store.get("/me"), await store.get("/taken")
+            assert me is not None
+            assert taken is not None
+            assert (me.session_id, taken.value, taken.version) == (ann.session_id, b"2", 1)
+            assert await store.get("/old") is None
+
+    world.run(story)
+
+
+def test_the_first_keys_of_a_large_commit_get_the_same_revision(world: World) -> None:
+    """A broker's registration is stored under two keys, whose revision is its epoch."""
+
+    async def story() -> None:
+        store = await world.open()
+        many = [Create(f"/t/{number:04}", b"") for number in range(500)]
+        await store.commit([Create("/ids/1", b"", ephemeral=True), Create("/known/1", b""), *many])
+        first, second = await store.get("/ids/1"), await store.get("/known/1")
+        assert first is not None
+        assert second is not None
+        assert first.created == second.modified
+
+    world.run(story)
+
+
+def test_large_and_small_commits_of_several_sessions_do_not_lose_each_other(world: World) -> None:
+    async def story() -> None:
+        ann, bob, carol = [await world.open() for _ in range(3)]
+        await ann.commit([Create("/counter", b"0")])
+
+        async def count(store: MetadataStore) -> None:
+            for _ in range(5):
+                while True:
+                    found = await store.get("/counter")
+                    assert found is not None
+                    try:
+                        await store.commit([Set("/counter", b"%d" % (int(found.value) + 1), found.version)])
+                        break
+                    except Conflict:
+                        continue
+
+        await asyncio.gather(
+            count(ann),
+            count(bob),
+            ann.commit([Create(f"/ann/{number}", b"") for number in range(300)]),
+            bob.commit([Create(f"/bob/{number}", b"") for number in range(300)]),
+            count(carol),
+        )
+        found = await carol.get("/counter")
+        assert found is not None
+        assert found.value == b"15"
+        assert (len(await carol.scan("/ann/")), len(await carol.scan("/bob/"))) == (300, 300)
+
+    world.run(story)
