@@ -18,6 +18,7 @@ ALLOWED = {
     ("cli/serve_brokers.py", "broker"): "starting brokers is this command's job",
     ("cli/serve_brokers.py", "log"): "recognises the data directory of a single broker",
     ("cli/serve_brokers.py", "metadata"): "imports what its brokers use before it forks them",
+    ("cli/cluster/migrating.py", "metadata"): "works on the metadata of stopped brokers",
     ("cli/demo/command.py", "broker"): "shows the embedded broker",
     ("cli/demo/cluster.py", "broker"): "shows an embedded cluster",
     ("cli/demo/broker.py", "broker"): "shows the embedded broker",

@@ -26,6 +26,7 @@ from ottla.metadata.store import (
     Conflict,
     Create,
     Delete,
+    Entry,
     MetadataStore,
     Operation,
     SessionExpired,
@@ -218,6 +219,7 @@ class MetadataFollower(ClusterChanges):
         await self._store.start()
         try:
             entries = await self._store.scan("/")
+            _check_not_migrated(entries)
             self._on_changes([Change(entry.key, entry, entry.modified) for entry in entries])
         except records.RecordError as error:
             raise OttlaError(f"cannot read the stored metadata: {error}") from error
@@ -441,6 +443,16 @@ _JOIN_HINTS = {
         "choose other replicas as leaders with an unclean election."
     ),
 }
+
+
+def _check_not_migrated(entries: Sequence[Entry]) -> None:
+    for entry in entries:
+        if entry.key == records.MIGRATED_TO:
+            location = records.read_migrated_to(entry.key, entry.value)
+            raise OttlaError(
+                f"this metadata was moved to {location}",
+                f"Start the broker with --metadata {location}. To move it back: ottla cluster migrate-metadata --help",
+            )
 
 
 def _is_readable(change: Change) -> bool:

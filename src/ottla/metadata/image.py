@@ -141,7 +141,11 @@ class _Draft:
                 self.put_broker("brokers", int(broker_id), key, entry, 0 if entry is None else entry.created)
             case ["brokers", "known", broker_id]:
                 # It is written together with the registration, so both have the same revision.
-                self.put_broker("known_brokers", int(broker_id), key, entry, 0 if entry is None else entry.modified)
+                epoch = 0
+                if entry is not None:
+                    kept = records.kept_epoch(key, entry.value)
+                    epoch = entry.modified if kept is None else kept
+                self.put_broker("known_brokers", int(broker_id), key, entry, epoch)
             case ["config", "topics", topic]:
                 self.topic(topic).configs = {} if entry is None else records.read_config(key, entry.value)
             case ["config", "brokers", broker]:

@@ -18,6 +18,7 @@ CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
 SCRAM_SECRET = "/cluster/scram_secret"
 """For the made-up credentials of users that do not exist; the same on all brokers."""
+MIGRATED_TO = "/migrated_to"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 FEATURES = "/feature"
 
@@ -132,6 +133,26 @@ def read_broker(key: str, value: bytes) -> BrokerRecord:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{key}: {error!r}") from None
     return BrokerRecord(endpoints, found.get("rack"), found.get("leaving") is True, features)
+
+
+def keep_epoch(key: str, value: bytes, epoch: int) -> bytes:
+    """A broker's last registration with its epoch, which is otherwise the revision of the entry: for another store."""
+    return write_json({**read_json(key, value), "epoch": epoch})
+
+
+def kept_epoch(key: str, value: bytes) -> int | None:
+    """The epoch that came with the registration from another store."""
+    epoch = read_json(key, value).get("epoch")
+    return epoch if isinstance(epoch, int) else None
+
+
+def write_migrated_to(location: str) -> bytes:
+    return write_json({"version": 1, "location": location})
+
+
+def read_migrated_to(key: str, value: bytes) -> str:
+    """Where the metadata of this store was moved: brokers must not use this copy."""
+    return str(read_json(key, value).get("location", ""))
 
 
 # Topics
