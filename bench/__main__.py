@@ -31,6 +31,7 @@ from bench import (
     partitions,
     spark,
     startup,
+    stores,
     throughput,
     transactions,
     wire,
@@ -54,6 +55,7 @@ SUITES = (
     "hostile",
     "cluster",
     "cores",
+    "stores",
 )
 
 OWN: dict[str, Callable[..., None]] = {
@@ -63,6 +65,7 @@ OWN: dict[str, Callable[..., None]] = {
     "memory": memory.run,
     "partitions": partitions.run,
     "spark": spark.run,
+    "stores": stores.run,
 }
 """Suites that start their own brokers and contenders."""
 
