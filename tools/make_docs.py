@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ottla.broker.dispatch import SERVED, advertised
+from ottla.broker.permissions import PERMISSIONS
 from ottla.broker.settings.config import BrokerConfig
 from ottla.client.core.security_settings import SecurityConfig
 from ottla.client.core.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.config import Setting, settings_of
 from ottla.log.config import TopicConfig
-from ottla.protocol.api import API
+from ottla.protocol.api import API, ApiKey
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
@@ -107,15 +108,26 @@ def protocol_page() -> str:
         "This table is generated from the code by `tools/make_docs.py`; the",
         "[differences from Apache Kafka](#differences-from-apache-kafka) below are written by hand.",
         "",
-        "| key | API | versions served |",
-        "|---|---|---|",
+        "The permissions are those that a client needs if the broker has an authorizer: an operation, and the resource",
+        "it is about. Who lacks one gets an error for the resource, such as TOPIC_AUTHORIZATION_FAILED.",
+        "",
+        "| key | API | versions served | permissions |",
+        "|---|---|---|---|",
     ]
     ranges = {key: (first, last) for key, first, last in advertised()}
     for key in sorted(SERVED):
         served = SERVED[key].versions
         note = f" (advertised from {ranges[key][0]})" if ranges[key][0] != served[0] else ""
-        lines.append(f"| {int(key)} | {API[key].name} | {served[0]}-{served[-1]}{note} |")
+        lines.append(f"| {int(key)} | {API[key].name} | {served[0]}-{served[-1]}{note} | {permissions_of(key)} |")
     return "\n".join([*lines, "", DIFFERENCES]) + written_by_hand
+
+
+def permissions_of(key: int) -> str:
+    described = [
+        f"{each.operation.name} {each.type.name.replace('_', ' ').lower()}" + (f" ({each.when})" if each.when else "")
+        for each in PERMISSIONS[ApiKey(key)]
+    ]
+    return "; ".join(described) or "none"
 
 
 def architecture_page() -> str:
