@@ -265,7 +265,7 @@ def test_without_an_authorizer_acls_are_refused(broker: EmbeddedBroker) -> None:
     }
     with RawConnection(broker.bootstrap) as client:
         for version in API[ApiKey.DESCRIBE_ACLS].versions:
-            assert client.ask(DescribeAclsRequest(**every), version).error_code == 54
+            assert client.ask(DescribeAclsRequest(**filters), version).error_code == 54
             created = client.ask(
                 CreateAclsRequest(creations=[creation(Grant(Operation.READ, TOPIC, "a"), host="*")]), version
             )
