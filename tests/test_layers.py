@@ -15,6 +15,8 @@ CLIENT_CHAIN = [*BASE, "client", "verify", "spark", "pipeline", "cli", "console"
 ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",
     ("cli/log.py", "log"): "reads segment files from disk, without a broker",
+    ("cli/serve.py", "metadata"): "creates users before the first start",
+    ("cli/user.py", "broker"): "creates users before a broker runs",
     ("cli/serve_brokers.py", "broker"): "starting brokers is this command's job",
     ("cli/serve_brokers.py", "log"): "recognises the data directory of a single broker",
     ("cli/serve_brokers.py", "metadata"): "imports what its brokers use before it forks them",

@@ -4,6 +4,10 @@
 ...     with ottla.Producer(bootstrap_servers=ottla_broker.bootstrap) as producer:
 ...         producer.send(ottla_topic, b"42 apples")
 
+>>> def test_orders_are_private(ottla_secure_broker):
+...     with ottla.Producer(ottla_secure_broker.client_settings) as producer:
+...         producer.send("orders", b"42 apples")
+
 `@pytest.mark.ottla_topic(partitions=3, configs={"cleanup.policy": "compact"})` configures the topic, and the ini option
 `ottla_settings` (one `name=value` per line) configures the broker. With pytest-xdist each worker has its own broker.
 
@@ -55,6 +59,18 @@ def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
     importing.start()
     with Broker.embedded(settings=_settings(pytestconfig)) as broker:
         importing.join()
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def ottla_secure_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
+    """A broker with TLS and SASL, shared by all tests of a worker: pass `client_settings` to clients.
+
+    Needs `pip install 'ottla[tls]'`.
+    """
+    from ottla.broker.embedded import Broker
+
+    with Broker.embedded(settings=_settings(pytestconfig), secure=True) as broker:
         yield broker
 
 

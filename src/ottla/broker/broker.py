@@ -47,6 +47,7 @@ from ottla.types import Endpoint, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.authentication.listeners import Listeners
+    from ottla.broker.authentication.scram_users import ImageUsers
     from ottla.broker.metrics import Metrics
     from ottla.broker.throttling import QuotaKeeper
     from ottla.broker.watchdog import Watchdog
@@ -103,7 +104,7 @@ class Broker:
         self._peers: BrokerPeers | None = None
         self.listener_security: Listeners | None = None
         """None if all listeners are plain."""
-        self._scram_secret = b""
+        self._scram_users: ImageUsers | None = None
         self._replicas: ReplicaManager | None = None
         self._coordinators: Coordinators | None = None
         self._quotas: QuotaKeeper | None = None
@@ -165,8 +166,8 @@ class Broker:
         )
         self._metadata = metadata
         write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
-        if self.listener_security is not None and self.listener_security.sasl:
-            self._scram_secret = await metadata.scram_secret()
+        if self._scram_users is not None:
+            self._scram_users.secret = await metadata.scram_secret()
         self._peers = peers = BrokerPeers(
             config.node_id,
             inter_broker_listener(config),
@@ -263,16 +264,16 @@ class Broker:
         if set(protocols.values()) == {SecurityProtocol.PLAINTEXT}:
             return None
         from ottla.broker.authentication.listeners import Listeners
-        from ottla.metadata.scram_changes import find_credential
+        from ottla.broker.authentication.scram_users import ImageUsers
 
+        self._scram_users = ImageUsers(lambda: self.image)
         security = Listeners(
             protocols,
             settings.texts(NO_IMAGE),
             dispatch=lambda frame, connection: self.dispatcher(frame, connection),
             clock=self._clock,
             monotonic=self._monotonic,
-            find_credential=lambda user, mechanism: find_credential(self.image, user, mechanism),
-            scram_secret=lambda: self._scram_secret,
+            scram_users=self._scram_users,
         )
         security.secure_peers(between_brokers, protocols[between_brokers])
         return security

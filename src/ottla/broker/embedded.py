@@ -21,8 +21,10 @@ from ottla.errors import OttlaError
 
 if TYPE_CHECKING:
     from ottla.broker.embedded_cluster import EmbeddedCluster
+    from ottla.broker.embedded_security import EmbeddedSecurity
 
 READY = "ottla ready: "
+PROTOCOL_OF_SECURE_BROKERS = "SASL_SSL"
 
 
 class EmbeddedBroker:
@@ -45,6 +47,7 @@ class EmbeddedBroker:
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
         timeout: float = 60.0,
+        secure: "bool | EmbeddedSecurity" = False,
         wait: bool = True,
         environment: Mapping[str, str] | None = None,
         module: str = "ottla",
@@ -53,6 +56,8 @@ class EmbeddedBroker:
 
         `environment` is added to that of this process; `module` is run instead of `ottla`, for tests of broken brokers.
         """
+        self._owns_security = secure is True
+        self._security = create_security(listen) if secure is True else secure or None
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-") if data is None else None
         self.data = Path(self._temporary.name if self._temporary is not None else data)  # type: ignore[arg-type]
         self._settings = {name: setting_text(value) for name, value in (settings or {}).items()}
@@ -77,6 +82,17 @@ class EmbeddedBroker:
     def bootstrap(self) -> str:
         """The value for `bootstrap.servers`."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """What a client needs to connect, including TLS and the password of a secure broker.
+
+        >>> with ottla.Broker.embedded(secure=True) as broker:
+        ...     producer = Producer({**broker.client_settings, "linger.ms": "5"})
+        """
+        if self._security is None:
+            return {"bootstrap.servers": self.bootstrap}
+        return self._security.client_settings(self.bootstrap)
 
     @property
     def pid(self) -> int:
@@ -153,6 +169,8 @@ class EmbeddedBroker:
             self._errors.close()
             if self._temporary is not None:
                 self._temporary.cleanup()
+            if self._security is not None and self._owns_security:
+                self._security.close()
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +187,10 @@ class EmbeddedBroker:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", self._module, "serve", "--stop-with-stdin"]
-        command += ["--listen", self._listen, "--data", str(self.data), "--log-level", self._log_level]
+        address = self._listen if self._security is None else f"{PROTOCOL_OF_SECURE_BROKERS}://{self._listen}"
+        command += ["--listen", address, "--data", str(self.data), "--log-level", self._log_level]
+        if self._security is not None:
+            command += self._security.options
         for name, value in self._settings.items():
             command += ["--set", f"{name}={value}"]
         self._process = subprocess.Popen(
@@ -241,6 +262,7 @@ class Broker:
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
         timeout: float = 60.0,
+        secure: bool = False,
     ) -> EmbeddedBroker: ...
 
     @overload
@@ -253,6 +275,7 @@ class Broker:
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
         timeout: float = 60.0,
+        secure: bool = False,
     ) -> "EmbeddedCluster": ...
 
     @staticmethod
@@ -264,18 +287,31 @@ class Broker:
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
         timeout: float = 60.0,
+        secure: bool = False,
     ) -> "EmbeddedBroker | EmbeddedCluster":
         """Starts a broker in a child process. It stops when this process ends.
 
         `data` is the data directory (default: a temporary one, removed at the end). `settings` maps Kafka's setting
         names to values. `listen` is HOST:PORT (default: a free port of 127.0.0.1). Starting and stopping may take
-        `timeout` seconds each. With `brokers`, starts a cluster of that many brokers; ports are counted up.
+        `timeout` seconds each. With `brokers`, starts a cluster of that many brokers; ports are counted up. With
+        `secure`, clients need TLS and a password: pass `broker.client_settings` to them.
         """
         if brokers is None:
-            return EmbeddedBroker(data, settings=settings, listen=listen, log_level=log_level, timeout=timeout)
+            return EmbeddedBroker(
+                data, settings=settings, listen=listen, log_level=log_level, timeout=timeout, secure=secure
+            )
         from ottla.broker.embedded_cluster import EmbeddedCluster
 
-        return EmbeddedCluster(brokers, data, settings=settings, listen=listen, log_level=log_level, timeout=timeout)
+        return EmbeddedCluster(
+            brokers, data, settings=settings, listen=listen, log_level=log_level, timeout=timeout, secure=secure
+        )
+
+
+def create_security(listen: str) -> "EmbeddedSecurity":
+    """The certificates and the user of brokers that listen there (HOST:PORT)."""
+    from ottla.broker.embedded_security import EmbeddedSecurity
+
+    return EmbeddedSecurity(listen.rpartition(":")[0].strip("[]"))
 
 
 def setting_text(value: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.broker.embedded import EmbeddedBroker, setting_text
+from ottla.broker.embedded import EmbeddedBroker, create_security, setting_text
 from ottla.broker.one_host import settings_of_brokers
 from ottla.checks import require_number
 from ottla.errors import OttlaError
@@ -40,7 +40,9 @@ class EmbeddedCluster:
         listen: str = "127.0.0.1:0",
         log_level: str = "info",
         timeout: float = 60.0,
+        secure: bool = False,
     ) -> None:
+        self._security = create_security(listen) if secure else None
         count = require_number(brokers, "brokers", at_least=1, at_most=BROKERS_MAX)
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-") if data is None else None
         self.data = Path(self._temporary.name if self._temporary is not None else data)  # type: ignore[arg-type]
@@ -53,7 +55,13 @@ class EmbeddedCluster:
                 address = each.pop("listeners").removeprefix("PLAINTEXT://")
                 # All start at the same time.
                 broker = EmbeddedBroker(
-                    directory, settings=each, listen=address, log_level=log_level, timeout=timeout, wait=False
+                    directory,
+                    settings=each,
+                    listen=address,
+                    log_level=log_level,
+                    timeout=timeout,
+                    secure=self._security or False,
+                    wait=False,
                 )
                 self.brokers = (*self.brokers, broker)
             for broker in self.brokers:
@@ -66,6 +74,13 @@ class EmbeddedCluster:
     def bootstrap(self) -> str:
         """The value for `bootstrap.servers`: all brokers, also those that are not running."""
         return ",".join(broker.bootstrap for broker in self.brokers)
+
+    @property
+    def client_settings(self) -> dict[str, str]:
+        """What a client needs to connect, including TLS and the password of a secure cluster."""
+        if self._security is None:
+            return {"bootstrap.servers": self.bootstrap}
+        return self._security.client_settings(self.bootstrap)
 
     @property
     def log(self) -> str:
@@ -121,6 +136,8 @@ class EmbeddedCluster:
                 problems.append(error)
         if self._temporary is not None:
             self._temporary.cleanup()
+        if self._security is not None:
+            self._security.close()
         if problems:
             raise problems[0]
 

@@ -24,6 +24,13 @@ def metadata_file(data: str) -> str:
     return f"{data}/cluster/metadata.sqlite"
 
 
+def metadata_location(values: Mapping[str, str], *, is_cluster: bool) -> str:
+    """Where brokers with these settings have their metadata: a file, or an address in etcd."""
+    data = (values.get("log.dirs") or values.get("log.dir") or ".").rstrip("/") or "/"
+    own = metadata_file(data) if is_cluster else f"{data}/metadata/metadata.sqlite"
+    return values.get("ottla.metadata") or own
+
+
 def settings_of_brokers(values: Mapping[str, str], count: int) -> list[dict[str, str]]:
     """The settings of each of `count` brokers. `values` are those that the user set, for all of them.
 

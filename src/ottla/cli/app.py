@@ -32,6 +32,7 @@ COMMANDS = {
     "cluster": "ottla.cli.cluster.commands",
     "copy": "ottla.cli.copy.command",
     "config": "ottla.cli.config",
+    "user": "ottla.cli.user",
     "log": "ottla.cli.log",
     "verify": "ottla.cli.verify.command",
 }

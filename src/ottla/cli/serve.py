@@ -35,6 +35,8 @@ def serve(arguments: Sequence[str]) -> int:
         if options.help:
             print(HELP, end="")
             return 0
+        if options.add_scram:
+            _add_users(options)
         if options.brokers is not None:
             from ottla.cli.serve_brokers import serve_brokers
 
@@ -46,6 +48,22 @@ def serve(arguments: Sequence[str]) -> int:
         hint = f" ({error.hint})" if error.hint else ""
         print(f"ottla: {error.message}{hint}", file=sys.stderr)
         return 2
+
+
+def _add_users(options: Options) -> None:
+    """Creates the users of --add-scram in the cluster's metadata, before any broker runs."""
+    import asyncio
+
+    from ottla.broker.authentication.scram_users import add_users_to, read_add_scram
+    from ottla.broker.one_host import metadata_location
+    from ottla.broker.settings.config import load_config
+    from ottla.metadata.opening import access_of
+
+    users = [user for text in options.add_scram for user in read_add_scram(text)]
+    location = metadata_location(options.values, is_cluster=options.brokers is not None)
+    access = access_of(load_config(options.values))
+    for name in asyncio.run(add_users_to(location, users, replace=False, access=access)):
+        print(f"ottla: created user {name}", file=sys.stderr)
 
 
 def run_broker(

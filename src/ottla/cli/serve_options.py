@@ -32,6 +32,9 @@ Options:
                         (default: inside the data directory)
   --config FILE         properties file with one name=value per line, like Kafka's server.properties
   --set NAME=VALUE      set a broker setting; overrides the file; repeatable
+  --add-scram USER      create a user before the first start, as kafka-storage does; repeatable. USER is
+                        SCRAM-SHA-512=[name=admin,password=PASSWORD], or @FILE with one such line for each user; a
+                        user that exists keeps its password. `ottla user add NAME --data DIR` asks for the password
   --metrics HOST:PORT   serve /healthz, /readyz, /safe-to-stop and Prometheus' /metrics on this address
                         (/metrics needs: pip install 'ottla[metrics]')
   --log-level LEVEL     {", ".join(LOG_LEVELS)} (default: info); logs go to standard error
@@ -68,7 +71,7 @@ _SETTINGS = {
 _ALIASES = {"log.dirs": "log.dir", "node.id": "broker.id"}
 """An option also replaces the other name of its setting."""
 _FLAGS = ("--stop-with-stdin", "--insecure")
-_OTHERS = ("--config", "--set", "--log-level", "--brokers")
+_OTHERS = ("--config", "--set", "--log-level", "--brokers", "--add-scram")
 
 
 class Options(NamedTuple):
@@ -81,12 +84,15 @@ class Options(NamedTuple):
     help: bool = False
     brokers: int | None = None
     """How many brokers to run and supervise; None for one broker without a supervisor."""
+    add_scram: Sequence[str] = ()
+    """Users to create before the start, as unparsed text."""
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
     """Parses the command line. `--name value` and `--name=value` are equivalent."""
     options: dict[str, str] = {}
     settings: dict[str, str] = {}
+    add_scram: list[str] = []
     flags = set()
     words = list(arguments)
     while words:
@@ -108,6 +114,8 @@ def parse_options(arguments: Sequence[str]) -> Options:
             if not equals or not setting.strip():
                 raise OttlaError(f"--set {value} has no '='", "write --set NAME=VALUE")
             settings[setting.strip()] = text.strip()
+        elif name == "--add-scram":
+            add_scram.append(value)
         elif name in options:
             raise OttlaError(f"option {name} is repeated", "pass it once")
         else:
@@ -127,7 +135,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     if log_level not in LOG_LEVELS:
         raise OttlaError(f"unknown log level {log_level}", f"use one of {', '.join(LOG_LEVELS)}")
     brokers = _number_of_brokers(options["--brokers"], values) if "--brokers" in options else None
-    return Options(values, log_level, "--stop-with-stdin" in flags, brokers=brokers)
+    return Options(values, log_level, "--stop-with-stdin" in flags, brokers=brokers, add_scram=add_scram)
 
 
 def listener(address: str) -> str:

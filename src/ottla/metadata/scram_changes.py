@@ -67,6 +67,16 @@ def users_with_credentials(image: ClusterImage) -> Iterator[tuple[str, dict[Scra
                 yield entity.user, found
 
 
+def iterations_in_use(image: ClusterImage, mechanism: str) -> tuple[int, ...]:
+    """The iterations of every user of a mechanism; computed once for each image."""
+    found: tuple[int, ...] | None = image.memo.get(("scram_iterations", mechanism))
+    if found is None:
+        credentials = (find_credential(image, user, mechanism) for user, _ in users_with_credentials(image))
+        found = tuple(each.iterations for each in credentials if each is not None)
+        image.memo["scram_iterations", mechanism] = found
+    return found
+
+
 def credentials_of(image: ClusterImage, user: str) -> dict[ScramMechanism, int]:
     """The iterations for each mechanism; empty if the user has no credentials."""
     found = {}

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.authentication.sasl_listener import Exchange, Mechanism, SaslListener
 from ottla.broker.settings.listener_security import ListenerSettings
@@ -31,8 +31,18 @@ CHECK_FILES_SECONDS = 10.0
 """How often key stores and trust stores are checked for changes."""
 EXPIRY_WARNING_DAYS = 14
 
-FindCredential = Callable[[str, str], ScramCredential | None]
-"""The credential of a user for a mechanism."""
+
+class ScramUsers(Protocol):
+    """The users with SCRAM credentials."""
+
+    def find(self, user: str, mechanism: str) -> ScramCredential | None: ...
+
+    def iterations(self, mechanism: str) -> Sequence[int]: ...
+
+    @property
+    def secret(self) -> bytes:
+        """For the made-up credentials of users that do not exist."""
+        ...
 
 
 class TlsListener:
@@ -88,12 +98,10 @@ class Listeners:
         dispatch: Handle,
         clock: Clock,
         monotonic: MonotonicClock,
-        find_credential: FindCredential,
-        scram_secret: Callable[[], bytes],
+        scram_users: ScramUsers,
     ) -> None:
         """`texts` are the broker's settings as text. Raises ConfigError."""
-        self._find_credential = find_credential
-        self._scram_secret = scram_secret
+        self._scram_users = scram_users
         self.tls: dict[str, TlsListener] = {}
         self.sasl: dict[str, SaslListener] = {}
         self.security: dict[str, ListenerSecurity] = {}
@@ -173,11 +181,15 @@ class Listeners:
             def start() -> Exchange:
                 return PlainServer(users)
         elif name in SCRAM_MECHANISMS:
-            find = self._find_credential
+            users_of, mechanism = self._scram_users, SCRAM_MECHANISMS[name]
 
             def start() -> Exchange:
-                mechanism = SCRAM_MECHANISMS[name]
-                return ScramServer(mechanism, lambda user: find(user, name), self._scram_secret())
+                return ScramServer(
+                    mechanism,
+                    lambda user: users_of.find(user, name),
+                    users_of.secret,
+                    iterations=lambda: users_of.iterations(name),
+                )
         else:
             assert name == OAUTHBEARER
             from ottla.broker.authentication.oauth_tokens import OauthTokens

@@ -13,6 +13,7 @@ from ottla.client.admin import prepared as prepared_calls
 from ottla.client.admin import replicas as replica_calls
 from ottla.client.admin import topics as topic_calls
 from ottla.client.admin import transactions as transaction_calls
+from ottla.client.admin import users as user_calls
 from ottla.client.admin.group_model import GroupDescription, GroupListing
 from ottla.client.admin.transaction_model import (
     FencedProducer,
@@ -38,6 +39,7 @@ from ottla.client.core.model import (
     OffsetAndTimestamp,
     QuorumDescription,
     Reassignment,
+    ScramCredentialInfo,
     TopicDescription,
 )
 from ottla.client.core.network import Network
@@ -153,6 +155,34 @@ class AsyncAdmin:
         >>> await admin.list_config_resources(["topic"])
         """
         return await config_calls.list_config_resources(self._network, kinds)
+
+    # --- users --------------------------------------------------------------------------------------------
+
+    async def upsert_user_scram_credential(
+        self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = 4096
+    ) -> None:
+        """Adds a user that logs in with SCRAM, or changes its password. The password is not sent to the broker.
+
+        >>> await admin.upsert_user_scram_credential("alice", "a good password")
+        """
+        await user_calls.upsert_user_scram_credential(self._network, user, password, mechanism, iterations)
+
+    async def delete_user_scram_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-512") -> None:
+        """From now on the user cannot log in with this mechanism. Raises RESOURCE_NOT_FOUND.
+
+        >>> await admin.delete_user_scram_credential("alice")
+        """
+        await user_calls.delete_user_scram_credential(self._network, user, mechanism)
+
+    async def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None
+    ) -> dict[str, list[ScramCredentialInfo]]:
+        """The users that log in with SCRAM, without their secrets; only those of `users`, if passed.
+
+        >>> await admin.describe_user_scram_credentials(["alice"])
+        {'alice': [ScramCredentialInfo(mechanism='SCRAM-SHA-512', iterations=4096)]}
+        """
+        return await user_calls.describe_user_scram_credentials(self._network, users)
 
     # --- records and offsets ------------------------------------------------------------------------------
 

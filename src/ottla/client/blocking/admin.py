@@ -33,6 +33,7 @@ from ottla.client.core.model import (
     OffsetAndTimestamp,
     QuorumDescription,
     Reassignment,
+    ScramCredentialInfo,
     TopicDescription,
 )
 from ottla.client.core.setting_types import AdminSettings
@@ -133,6 +134,36 @@ class Admin:
         >>> admin.list_config_resources(["topic"])
         """
         return self._call(self._async.list_config_resources(kinds))
+
+    # --- users --------------------------------------------------------------------------------------------
+
+    def upsert_user_scram_credential(
+        self, user: str, password: str, *, mechanism: str = "SCRAM-SHA-512", iterations: int = 4096
+    ) -> None:
+        """Adds a user that logs in with SCRAM, or changes its password. The password is not sent to the broker.
+
+        >>> admin.upsert_user_scram_credential("alice", "a good password")
+        """
+        return self._call(
+            self._async.upsert_user_scram_credential(user, password, mechanism=mechanism, iterations=iterations)
+        )
+
+    def delete_user_scram_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-512") -> None:
+        """From now on the user cannot log in with this mechanism. Raises RESOURCE_NOT_FOUND.
+
+        >>> admin.delete_user_scram_credential("alice")
+        """
+        return self._call(self._async.delete_user_scram_credential(user, mechanism=mechanism))
+
+    def describe_user_scram_credentials(
+        self, users: Iterable[str] | None = None
+    ) -> dict[str, list[ScramCredentialInfo]]:
+        """The users that log in with SCRAM, without their secrets; only those of `users`, if passed.
+
+        >>> admin.describe_user_scram_credentials(["alice"])
+        {'alice': [ScramCredentialInfo(mechanism='SCRAM-SHA-512', iterations=4096)]}
+        """
+        return self._call(self._async.describe_user_scram_credentials(users))
 
     # --- records and offsets ------------------------------------------------------------------------------
 

@@ -187,6 +187,15 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True)
+class ScramCredentialInfo:
+    """A user's credential, without its secrets."""
+
+    mechanism: str
+    """SCRAM-SHA-256 or SCRAM-SHA-512."""
+    iterations: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuorumDescription:
     """Who controls the cluster. `epoch` increases with every new controller."""
 

@@ -8,7 +8,7 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.security.sasl.scram_math import (
@@ -83,11 +83,14 @@ class ScramServer:
         find: Callable[[str], ScramCredential | None],
         secret: bytes,
         *,
+        iterations: Callable[[], Sequence[int]] = tuple,
         nonce: str | None = None,
     ) -> None:
+        """`iterations` are those of all users that exist."""
         self._mechanism = mechanism
         self._find = find
         self._secret = secret
+        self._iterations = iterations
         self._nonce = nonce or secrets.token_urlsafe(24)
         self._client_first: ClientFirst | None = None
         self._server_first: ServerFirst
@@ -133,7 +136,8 @@ class ScramServer:
         """For a user that does not exist. The same name gets the same salt each time, as an existing user would."""
         salt = hmac.digest(self._secret, name.encode(), "sha512")[:SALT_BYTES]
         key = hmac.digest(self._secret, b"key" + name.encode(), self._mechanism.hash_name)
-        return ScramCredential(salt, key, key, MIN_ITERATIONS)
+        existing = self._iterations() or (MIN_ITERATIONS,)
+        return ScramCredential(salt, key, key, existing[int.from_bytes(key[:4], "big") % len(existing)])
 
 
 class Token(NamedTuple):
