@@ -33,6 +33,7 @@ COMMANDS = {
     "copy": "ottla.cli.copy.command",
     "config": "ottla.cli.config",
     "user": "ottla.cli.user",
+    "quota": "ottla.cli.quota",
     "log": "ottla.cli.log",
     "verify": "ottla.cli.verify.command",
 }

@@ -229,7 +229,6 @@ def test_creating_and_deleting_partitions_takes_permits() -> None:
         assert (first.topics[0].error_code, first.throttle_time_ms) == (0, 0)
         refused = await peer.ask(create("b", 1))
         assert refused.topics[0].error_code == ErrorCode.THROTTLING_QUOTA_EXCEEDED
-        assert refused.topics[0].error_message == "The throttling quota has been exceeded."
         assert 3_900 < refused.throttle_time_ms <= 4_000
         # A topic that cannot be created for another reason says so, and takes no permits.
         exists = await peer.ask(create("a", 15))

@@ -96,6 +96,4 @@ def _refused(names: Iterable[str | None]) -> list[TopicResult]:
 
 
 def _result(name: str | None, topic_id: bytes = ZERO_UUID) -> TopicResult:
-    return TopicResult(
-        name, ErrorCode.THROTTLING_QUOTA_EXCEEDED, "The throttling quota has been exceeded.", topic_id=topic_id
-    )
+    return TopicResult(name, ErrorCode.THROTTLING_QUOTA_EXCEEDED, topic_id=topic_id)

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, Self, Unpack
 
 from ottla.client.admin import cluster as cluster_calls
@@ -10,6 +11,7 @@ from ottla.client.admin import group_offsets as group_offset_calls
 from ottla.client.admin import groups as group_calls
 from ottla.client.admin import open_transactions as open_transaction_calls
 from ottla.client.admin import prepared as prepared_calls
+from ottla.client.admin import quotas as quota_calls
 from ottla.client.admin import replicas as replica_calls
 from ottla.client.admin import topics as topic_calls
 from ottla.client.admin import transactions as transaction_calls
@@ -27,6 +29,7 @@ from ottla.client.admin.transaction_model import (
 from ottla.client.core.arguments import ByPartition, PartitionLike, Timeout, by_partition
 from ottla.client.core.model import (
     ApiVersionRange,
+    ClientQuota,
     ClusterDescription,
     CommittedOffset,
     ConfigEntry,
@@ -148,6 +151,30 @@ class AsyncAdmin:
         >>> await admin.alter_configs("topic", "orders", {"retention.ms": "60000", "cleanup.policy": None})
         """
         await config_calls.alter_configs(self._network, kind, name, changes, validate_only=validate_only)
+
+    # --- quotas -------------------------------------------------------------------------------------------
+
+    async def describe_client_quotas(
+        self, entity: Mapping[str, str | EllipsisType | None] | None = None, *, strict: bool = False
+    ) -> list[ClientQuota]:
+        """The quotas of all users, client ids and addresses, or of those that match `entity`.
+
+        It has a name for each type that is filtered by: None for the default, `...` for any. With `strict`, entities
+        that also have another type are left out.
+
+        >>> await admin.describe_client_quotas({"user": "alice", "client-id": ...})
+        """
+        return await quota_calls.describe_client_quotas(self._network, entity or {}, strict=strict)
+
+    async def alter_client_quotas(
+        self, entity: Mapping[str, str | None], changes: Mapping[str, float | None], *, validate_only: bool = False
+    ) -> None:
+        """Sets quotas of a user, a client id, both, or an address. A value of None removes one; a name of None stands
+        for the default.
+
+        >>> await admin.alter_client_quotas({"user": "alice"}, {"producer_byte_rate": 10_000_000})
+        """
+        await quota_calls.alter_client_quotas(self._network, entity, changes, validate_only=validate_only)
 
     async def list_config_resources(self, kinds: Iterable[str] = ()) -> list[ConfigResource]:
         """The resources that have settings: topics, brokers and so on; only those of `kinds`, if passed.

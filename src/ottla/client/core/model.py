@@ -147,6 +147,14 @@ class ConfigResource:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientQuota:
+    """The quotas of one entity: {"user": "alice"}, {"client-id": None} for the default of client ids, or both types."""
+
+    entity: Mapping[str, str | None]
+    quotas: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Feature:
     """A feature of the cluster: the levels that a broker supports, and the finalized one (0: none)."""
 
