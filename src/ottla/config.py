@@ -194,7 +194,8 @@ def read_properties(text: str) -> dict[str, str]:
     for number, line in _logical_lines(text):
         match = _SEPARATOR.match(line)
         if match is None:
-            raise ConfigError(f"line {number}: {line.strip()!r} has no '='", "Write one name=value per line.")
+            # Without its text, which may be a part of a key.
+            raise ConfigError(f"line {number} has no '='", "Write one name=value per line.")
         found[_unescape(match[1].strip())] = _unescape(line[match.end() :].strip())
     return found
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import ottla
+from ottla.cli.client_config import add_options
 from ottla.cli.output import drop_output, prepare_streams, print_error
 from ottla.cli.session import explain, status_of
 from ottla.errors import KafkaError, OttlaError
@@ -89,6 +90,7 @@ def run(words: Sequence[str]) -> int:
     # Not `app(words)`: Typer would report a broken pipe as a failure and print errors in its own format.
     is_known = bool(words) and words[0] in COMMANDS
     command = typer.main.get_command(build(words[:1] if is_known else COMMANDS))
+    add_options(command)
     try:
         with command.make_context("ottla", list(words)) as context:
             command.invoke(context)

@@ -29,6 +29,7 @@ from ottla.cli.session import (
     explain,
     find_topics,
     open_admin,
+    parse_pairs,
     report_outages,
 )
 from ottla.client.blocking import Producer
@@ -98,14 +99,15 @@ def produce(
     record_headers = parse_headers(headers)
     separator = decode_separator(key_separator)
     given = {"acks": acks, "compression.type": compression}
-    merged = client_settings(bootstrap, settings)
+    chosen = parse_pairs(settings, "--set")
+    merged = client_settings(bootstrap, settings, ProducerConfig)
     for name in given:
-        if name in merged and merged[name] != given[name]:
+        if name in chosen and chosen[name] != given[name]:
             raise OttlaError(f"{name} is set by an option and by --set to different values", "use only one of them")
     merged = PATIENCE | merged | given
     build(ProducerConfig, merged, {})  # report invalid settings before anything is opened
     with _open_input(file) as source:
-        with open_admin(bootstrap) as admin:
+        with open_admin(bootstrap, settings) as admin:
             (description,) = find_topics(admin, [topic], f"create it with: ottla topic create {topic}")
         if partition is not None:
             check_partitions(description, [partition])

@@ -9,18 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.cli.client_config import settings_from_file
 from ottla.cli.output import CommandError
 from ottla.client.admin.transaction_model import OpenTransaction
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.core.model import ConsumerRecord, TopicDescription
-from ottla.client.core.settings import parse_endpoint
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.client.core.security import client_security
+from ottla.client.core.settings import AdminConfig, ClientConfig, ConsumerConfig, build, parse_endpoint
+from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
 from ottla.net.connection import Connection
+from ottla.net.tls_errors import DroppedTlsError
 from ottla.types import TopicPartition
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_MS = 5_000
 API_TIMEOUT_MS = 20_000
+SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.")
 TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 TOPIC_NAME_LENGTH_MAX = 249
 
@@ -38,20 +42,25 @@ Bootstrap = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 
 
-def check_reachable(bootstrap: str) -> None:
+def check_reachable(bootstrap: str, extra: Sequence[str] = ()) -> None:
     """Tries every address once. If none accepts a connection, raises an error that lists each address and reason."""
     servers = [server.strip() for server in bootstrap.split(",") if server.strip()]
     if not servers:
         raise OttlaError("--bootstrap is empty", f"write HOST:PORT, as in {DEFAULT_BOOTSTRAP}")
     endpoints = [parse_endpoint(server) for server in servers]
+    security = client_security(build(AdminConfig, client_settings(bootstrap, extra), {}))
 
     async def attempt() -> None:
         reasons = []
         for endpoint in endpoints:
             try:
-                connection = await Connection.open(endpoint, connect_timeout_ms=CONNECT_TIMEOUT_MS)
+                connection = await Connection.open(
+                    endpoint, connect_timeout_ms=CONNECT_TIMEOUT_MS, security=security, may_need_sasl=True
+                )
+            except AuthenticationError:
+                raise  # the broker is there: its address is not what is wrong
             except KafkaError as error:
-                reasons.append(error.detail)
+                reasons.append(f"{error.detail}{f' ({error.hint})' if isinstance(error, DroppedTlsError) else ''}")
             else:
                 connection.close()
                 return
@@ -63,20 +72,27 @@ def check_reachable(bootstrap: str) -> None:
     asyncio.run(attempt())
 
 
-def client_settings(bootstrap: str, extra: Sequence[str] = ()) -> dict[str, str]:
-    """Settings of a command's client: the brokers, timeouts for interactive use, and the values of --set."""
+def client_settings(
+    bootstrap: str, extra: Sequence[str] = (), kind: type[ClientConfig] = AdminConfig
+) -> dict[str, str]:
+    """Settings of a command's client: the brokers, timeouts for interactive use, those of --command-config, and the
+    values of --set. An Admin gets only the values of --set that all clients have."""
     settings = {
         "bootstrap.servers": bootstrap,
         "client.id": "ottla-cli",
         "default.api.timeout.ms": str(API_TIMEOUT_MS),
         "socket.connection.setup.timeout.ms": str(CONNECT_TIMEOUT_MS),
     }
-    return settings | parse_pairs(extra, "--set")
+    chosen = parse_pairs(extra, "--set")
+    if kind is AdminConfig:
+        chosen = {name: value for name, value in chosen.items() if name.startswith(SECURITY)}
+    return settings | settings_from_file(kind) | chosen
 
 
 def read_to_end(bootstrap: str, partition: TopicPartition) -> Iterator[ConsumerRecord]:
     """Every record that is in a partition now, oldest first."""
-    settings = client_settings(bootstrap) | {"auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
+    reading = {"auto.offset.reset": "earliest", "allow.auto.create.topics": "false"}
+    settings = client_settings(bootstrap, kind=ConsumerConfig) | reading
     with Consumer(settings) as consumer:
         consumer.assign([partition])
         consumer.seek_to_beginning()
@@ -95,9 +111,10 @@ def report_outages() -> None:
     logger.propagate = False
 
 
-def open_admin(bootstrap: str) -> Admin:
-    check_reachable(bootstrap)
-    return Admin(client_settings(bootstrap))
+def open_admin(bootstrap: str, extra: Sequence[str] = ()) -> Admin:
+    """`extra` are the values of --set: those about security are for this client too."""
+    check_reachable(bootstrap, extra)
+    return Admin(client_settings(bootstrap, extra))
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:

@@ -123,11 +123,11 @@ def consume(
         if partitions:
             raise OttlaError("--partition cannot be combined with --group", "the group assigns the partitions")
         given |= {"auto.offset.reset": reset_of(where.kind, start, group), "client.id": "ottla-consume"}
-    merged = given | client_settings(bootstrap, settings)
+    merged = given | client_settings(bootstrap, settings, ConsumerConfig)
     if group is not None:
         merged |= {"group.id": group, "enable.auto.commit": "false"}
     build(ConsumerConfig, merged, {})  # report invalid settings before anything is opened
-    with open_admin(bootstrap) as admin:
+    with open_admin(bootstrap, settings) as admin:
         (description,) = find_topics(admin, [topic], _when_missing(topic))
         if formatter is not None:
             show = use_formatter(formatter, make_formatter(formatter, admin), as_json or format_text == "json")

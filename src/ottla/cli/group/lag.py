@@ -13,6 +13,7 @@ from ottla.client.admin.transaction_model import OpenTransaction
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.core.lag import record_lag, time_lag_ms
 from ottla.client.core.model import EARLIEST, LATEST, CommittedOffset, OffsetAndTimestamp
+from ottla.client.core.settings import ConsumerConfig
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
@@ -120,7 +121,7 @@ def read_on(bootstrap: str, gaps: Mapping[TopicPartition, tuple[int, int]]) -> d
     """
     if not gaps:
         return {}
-    settings = client_settings(bootstrap) | {
+    settings = client_settings(bootstrap, kind=ConsumerConfig) | {
         "isolation.level": "read_committed",
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": "false",
