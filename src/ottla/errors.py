@@ -229,12 +229,15 @@ class KafkaError(OttlaError):
 class AuthenticationError(KafkaError):
     """Broker and client do not agree on TLS, or on who the client is. Trying again would end the same way.
 
-    Kafka has no error code for a failure of TLS: the code is NETWORK_EXCEPTION then, and still not retriable.
+    Kafka has no error code for a failure of TLS: the code is NETWORK_EXCEPTION then, but the text does not name it, and
+    the error is not retriable.
     """
 
     def __init__(self, detail: str, hint: str, code: ErrorCode = ErrorCode.SASL_AUTHENTICATION_FAILED) -> None:
         super().__init__(code, detail)
         self.hint = hint
+        if code == ErrorCode.NETWORK_EXCEPTION:
+            self.message = detail
 
     @property
     def retriable(self) -> bool:

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from ottla.cli.output import error_console
+from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.settings import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.config import looks_secret, read_properties, settings_of
 from ottla.errors import ConfigError
@@ -23,14 +24,24 @@ OF_THE_COMMAND = {"bootstrap.servers", "group.id", "group.instance.id", "enable.
 """What a command decides itself: which brokers and which group. A file that programs share may have them too."""
 
 _from_file: dict[str, str] = {}
-"""The settings of the file that this command line names."""
+"""The settings of the file that this command line names; its path has the name ""."""
 
 
 def settings_from_file(kind: type[ClientConfig] = AdminConfig) -> dict[str, str]:
     """The settings of the file without those of other kinds of clients: one file serves all commands."""
     elsewhere = {name for other in (ProducerConfig, ConsumerConfig) for name in settings_of(other)}
-    dropped = (elsewhere - settings_of(kind).keys()) | OF_THE_COMMAND
+    dropped = (elsewhere - settings_of(kind).keys()) | OF_THE_COMMAND | {""}
     return {name: value for name, value in _from_file.items() if name not in dropped}
+
+
+def references_to_file() -> dict[str, str]:
+    """The client settings of the file as changes of a pipeline: only where each value is, for it may be a secret."""
+    known = {**settings_of(ProducerConfig), **settings_of(ConsumerConfig)}
+    return {
+        f"kafka.{name}": f"${{file:{_from_file['']}:{name}}}"
+        for name in _from_file
+        if security_name(name) in known and name not in OF_THE_COMMAND
+    }
 
 
 def add_options(command: Any) -> None:
@@ -70,6 +81,7 @@ def _use(context: typer.Context, path: str) -> None:
     if not path:
         return
     _from_file.update(read_client_properties(Path(path)))
+    _from_file[""] = str(Path(path).absolute())
     if "bootstrap.servers" in _from_file:
         # Before the default, after --bootstrap and OTTLA_BOOTSTRAP.
         context.default_map = {**(context.default_map or {}), "bootstrap": _from_file["bootstrap.servers"]}

@@ -4,7 +4,7 @@ import asyncio
 import difflib
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -42,13 +42,16 @@ Bootstrap = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")]
 
 
-def check_reachable(bootstrap: str, extra: Sequence[str] = ()) -> None:
-    """Tries every address once. If none accepts a connection, raises an error that lists each address and reason."""
+def check_reachable(bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
+    """Tries every address once. If none accepts a connection, raises an error that lists each address and reason.
+
+    `settings` are those of the client, with its security; by default those of an Admin of this command.
+    """
     servers = [server.strip() for server in bootstrap.split(",") if server.strip()]
     if not servers:
         raise OttlaError("--bootstrap is empty", f"write HOST:PORT, as in {DEFAULT_BOOTSTRAP}")
     endpoints = [parse_endpoint(server) for server in servers]
-    security = client_security(build(AdminConfig, client_settings(bootstrap, extra), {}))
+    security = client_security(build(AdminConfig, settings or client_settings(bootstrap), {}))
 
     async def attempt() -> None:
         reasons = []
@@ -113,8 +116,9 @@ def report_outages() -> None:
 
 def open_admin(bootstrap: str, extra: Sequence[str] = ()) -> Admin:
     """`extra` are the values of --set: those about security are for this client too."""
-    check_reachable(bootstrap, extra)
-    return Admin(client_settings(bootstrap, extra))
+    settings = client_settings(bootstrap, extra)
+    check_reachable(bootstrap, settings)
+    return Admin(settings)
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
@@ -199,7 +203,8 @@ def explain(error: KafkaError) -> tuple[str, str]:
         return error.code.name, error.hint
     # A detail that suggests a name needs no general advice.
     hint = "" if "did you mean" in error.detail else error.hint
-    return f"{error.detail.rstrip('.')} [{error.code.name}]", hint
+    code = f" [{error.code.name}]" if error.code.name in error.message else ""
+    return f"{error.detail.rstrip('.')}{code}", hint
 
 
 def status_of(error: Any) -> int:

@@ -3,9 +3,10 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from ottla.errors import KafkaError, OttlaError
+from ottla.errors import AuthenticationError, KafkaError, OttlaError
 from ottla.pipeline.failures import explain
 from ottla.pipeline.frames import Frames, check_sink, counted
+from ottla.pipeline.lag import admin_settings
 from ottla.pipeline.model import Output, Pipeline
 from ottla.pipeline.problems import PipelineError, Problem
 
@@ -90,10 +91,12 @@ def check_topics(made: Pipeline, bootstrap: str) -> list[Problem]:
 
     from ottla.client.blocking import Admin
 
-    settings = {"bootstrap.servers": bootstrap, "default.api.timeout.ms": "10000"}
+    settings = {**admin_settings(bootstrap, made.kafka), "default.api.timeout.ms": "10000"}
     try:
         with Admin(settings) as admin:
             there = [topic.name for topic in admin.list_topics(include_internal=True)]
+    except AuthenticationError as error:
+        return [Problem(made.file, made.line_of("kafka"), "kafka", error.detail, error.hint)]
     except KafkaError as error:
         cause = f"the brokers at {bootstrap} do not answer: {error.detail or error}"
         return [Problem(made.file, made.line_of("bootstrap"), "bootstrap", cause, "Are they running?")]

@@ -80,9 +80,12 @@ def end_offsets(admin: "Admin", topics: list[str]) -> dict[TopicPartition, int]:
 
 def admin_settings(bootstrap: str, kafka: Mapping[str, str]) -> dict[str, str]:
     """The settings of an admin client that answers or fails within seconds."""
+    from ottla.client.core.foreign_settings import security_name
     from ottla.client.core.settings import AdminConfig
     from ottla.config import settings_of
+    from ottla.pipeline.secrets import resolve
 
     known = settings_of(AdminConfig)
-    chosen = {name: value for name, value in kafka.items() if name in known}
-    return {**chosen, "bootstrap.servers": bootstrap, "default.api.timeout.ms": "5000"}
+    named = {security_name(name): value for name, value in kafka.items()}
+    chosen = {name: value for name, value in named.items() if name in known}
+    return {**resolve(chosen), "bootstrap.servers": bootstrap, "default.api.timeout.ms": "5000"}

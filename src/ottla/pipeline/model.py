@@ -105,7 +105,7 @@ class Pipeline:
     checkpoint: str
     tables: Mapping[str, Table] = field(default_factory=dict)
     bootstrap: str | None = None
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings of every Kafka client of the pipeline, under Kafka's names."""
     spark: Mapping[str, str] = field(default_factory=dict)
     """Settings of the Spark session."""

@@ -1,13 +1,15 @@
-"""Converts a pipeline's keys to options of Spark's readers and writers, and checks them early. Pure."""
+"""Converts a pipeline's keys to options of Spark's readers and writers, and checks them early."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.settings import ConsumerConfig, ProducerConfig
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import OttlaError
 from ottla.pipeline.model import AT_LEAST_ONCE, EXACTLY_ONCE, DatabaseSink, Output, Pipeline, Source, TopicSink
 from ottla.pipeline.problems import Reader
+from ottla.pipeline.secrets import problems_in, resolve
 from ottla.spark.database.options import DatabaseOptions
 from ottla.spark.sink.options import SinkOptions, default_sink_name
 from ottla.spark.source.options import SourceOptions
@@ -62,8 +64,10 @@ def check_options(reader: Reader, made: Pipeline) -> None:
     known = {**settings_of(ConsumerConfig), **settings_of(ProducerConfig)}
     refuse_own_options(reader, ("kafka",), made.kafka, CLIENTS_OWN)
     for name in made.kafka:
-        if name not in known:
+        if security_name(name) not in known:
             reader.problem(("kafka", name), "unknown client setting", unknown_setting(name, known).hint)
+    if _has_missing_secrets(reader, made):
+        return
     for source in made.sources.values():
         path = ("sources", source.name) if ("source",) not in reader.lines else ("source",)
         _try(reader, (*path, "options"), _source_check(made, source))
@@ -74,6 +78,25 @@ def check_options(reader: Reader, made: Pipeline) -> None:
     remote = made.master is not None and not made.master.startswith("local")
     if remote and any(is_sqlite(output) for output in made.outputs.values()):
         reader.problem(("master",), SQLITE_IS_LOCAL, "Use PostgreSQL, or master: local[*].")
+
+
+def _has_missing_secrets(reader: Reader, made: Pipeline) -> bool:
+    """Reports references such as ${env:NAME} that cannot be resolved, each with its key."""
+    places: list[tuple[tuple[str, ...], Mapping[str, str]]] = [(("kafka",), made.kafka)]
+    for source in made.sources.values():
+        path = ("sources", source.name) if ("source",) not in reader.lines else ("source",)
+        places.append(((*path, "options"), source.options))
+    for output in made.outputs.values():
+        where = ("sink",) if ("outputs",) not in reader.lines else ("outputs", output.name, "sink")
+        places.append(((*where, "options"), output.sink.options))
+        if isinstance(output.sink, DatabaseSink):
+            places.append((where, {"url": output.sink.url}))
+    before = len(reader.problems)
+    for place, settings in places:
+        for name, value in settings.items():
+            for error in problems_in(value):
+                reader.problem((*place, name), error.message, error.hint)
+    return len(reader.problems) > before
 
 
 def _check_speculation(reader: Reader, made: Pipeline) -> None:
@@ -123,7 +146,7 @@ def source_options(made: Pipeline, source: Source, bootstrap: str) -> dict[str, 
         options["subscribePattern"] = source.pattern
     else:
         options["subscribe"] = ",".join(source.topics)
-    return options | dict(source.options)
+    return resolve(options | dict(source.options))
 
 
 def sink_options(made: Pipeline, output: Output, bootstrap: str) -> dict[str, str]:
@@ -134,11 +157,11 @@ def sink_options(made: Pipeline, output: Output, bootstrap: str) -> dict[str, st
         options |= {"kafka.bootstrap.servers": bootstrap, "delivery": output.guarantee}
         if sink.topic:
             options["topic"] = sink.topic
-        return options | dict(sink.options)
+        return resolve(options | dict(sink.options))
     options = {"url": sink.url, "table": sink.table, "delivery": output.guarantee}
     if sink.upsert_keys:
         options["upsertKeys"] = ",".join(sink.upsert_keys)
-    return options | dict(sink.options)
+    return resolve(options | dict(sink.options))
 
 
 def sink_format(output: Output) -> str:
@@ -160,4 +183,5 @@ def batch_options(output: Output, options: Mapping[str, str], query: str, batch:
 def _client_options(kafka: Mapping[str, str], config_class: type[Any]) -> dict[str, str]:
     """The pipeline's client settings that this kind of client has."""
     known = settings_of(config_class)
-    return {f"kafka.{name}": value for name, value in kafka.items() if name in known}
+    named = {security_name(name): value for name, value in kafka.items()}
+    return {f"kafka.{name}": value for name, value in named.items() if name in known}

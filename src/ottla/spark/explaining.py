@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
 
 AWAY = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
 
@@ -23,8 +23,12 @@ def explained(bootstrap: str = "") -> Iterator[None]:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         if isinstance(error, ExplainedError):  # also one of the sink, whose class the supervisor has to see
             raise
-        is_away = isinstance(error, KafkaError) and error.code in AWAY
-        raise (BrokersAway if is_away else ExplainedError)(*message_and_hint(error, bootstrap)) from None
+        raise (BrokersAway if is_away(error) else ExplainedError)(*message_and_hint(error, bootstrap)) from None
+
+
+def is_away(error: OttlaError) -> bool:
+    """Whether the brokers do not answer. Those that refuse TLS or a login do."""
+    return isinstance(error, KafkaError) and error.code in AWAY and not isinstance(error, AuthenticationError)
 
 
 class ExplainedError(OttlaError):
@@ -42,7 +46,7 @@ def message_and_hint(error: OttlaError, bootstrap: str) -> tuple[str, str]:
     """The message and the hint of an error."""
     if not isinstance(error, KafkaError):
         return error.message, error.hint
-    if error.code in AWAY:
+    if is_away(error):
         hint = f"Is a broker running at {bootstrap}, and can this machine reach it?"
         text = error.detail or error.code.name
         return text if text.startswith("no broker answered") else f"no broker answered: {text}", hint

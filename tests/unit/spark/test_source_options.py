@@ -172,7 +172,8 @@ def test_other_kafka_options_are_passed_to_the_client() -> None:
     options = parse(**{"kafka.fetch.max.wait.ms": "10", "kafka.isolation.level": "read_uncommitted"})
     assert options.client_settings["fetch.max.wait.ms"] == "10"
     assert options.isolation_level == "read_uncommitted"
-    assert parse(**{"kafka.security.protocol": "PLAINTEXT"}).client_settings == parse().client_settings
+    plain = {"security.protocol": "PLAINTEXT"}
+    assert parse(**{"kafka.security.protocol": "PLAINTEXT"}).client_settings == {**parse().client_settings, **plain}
 
 
 def test_the_group_is_for_display_and_never_joined() -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ottla.cli.client_config import references_to_file
 from ottla.cli.output import CommandError, console, count, plural, print_facts, print_json, print_table, time_text
 from ottla.cli.session import AsJson, check_reachable, parse_pairs
 from ottla.errors import OttlaError
@@ -75,7 +76,7 @@ def run(
     from ottla.pipeline.options import SQLITE_IS_LOCAL, is_sqlite
     from ottla.pipeline.state import StateDirectory, remember
 
-    wanted = parse_pairs(changes, "--set")
+    wanted = references_to_file() | parse_pairs(changes, "--set")
     made = load(file, wanted)
     chosen = master or made.master
     if chosen and not chosen.startswith("local") and any(is_sqlite(output) for output in made.outputs.values()):
@@ -148,10 +149,11 @@ def _handling(signals: Sequence[signal.Signals], handler: Any) -> Iterator[None]
 def _brokers(made: "Pipeline", state: "StateDirectory", bootstrap: str | None) -> Iterator[tuple[str, Any]]:
     """The brokers to use: the configured ones, or an embedded broker."""
     from ottla.pipeline.checking import check_topics
+    from ottla.pipeline.lag import admin_settings
     from ottla.pipeline.problems import PipelineError
 
     if bootstrap is not None:
-        check_reachable(bootstrap)
+        check_reachable(bootstrap, admin_settings(bootstrap, made.kafka))
         problems = check_topics(made, bootstrap)
         if problems:
             raise PipelineError(problems)
@@ -195,10 +197,11 @@ def validate(
       ottla pipeline validate revenue.yaml --no-spark    # for a pre-commit hook
     """
     from ottla.pipeline.checking import check_topics
+    from ottla.pipeline.lag import admin_settings
     from ottla.pipeline.loading import load
     from ottla.pipeline.problems import PipelineError
 
-    wanted = parse_pairs(changes, "--set")
+    wanted = references_to_file() | parse_pairs(changes, "--set")
     problems: list[Problem] = []
     made = None
     address = bootstrap
@@ -208,7 +211,7 @@ def validate(
     except PipelineError as error:
         problems = error.problems
     if made is not None and address is not None:
-        check_reachable(address)
+        check_reachable(address, admin_settings(address, made.kafka))
         problems = check_topics(made, address)
     needs_spark = made is not None and not problems and not no_spark
     if needs_spark:
@@ -295,7 +298,7 @@ def status(
         if found is None:
             raise CommandError(f"pipeline {which} has not run on this machine", "pass the path of its file")
         path = found
-    made = load(path, parse_pairs(changes, "--set"))
+    made = load(path, references_to_file() | parse_pairs(changes, "--set"))
     seen = status_of(made, bootstrap)
     if as_json:
         print_json(seen.document())

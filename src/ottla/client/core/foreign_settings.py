@@ -115,6 +115,16 @@ SECURITY = ("security.", "ssl.", "sasl.")
 PLAINTEXT = "plaintext"
 
 
+def security_name(name: str) -> str:
+    """Our name for a setting of TLS or SASL that librdkafka names otherwise; any other name unchanged.
+
+    >>> security_name("ssl.ca.location"), security_name("linger.ms")
+    ('ssl.truststore.location', 'linger.ms')
+    """
+    our_name, convert = ALIASES.get(name, (name, None))
+    return our_name if name.startswith(SECURITY) and convert is None else name
+
+
 def translate(settings: Mapping[str, Any], known: Iterable[str], of_the_other_kinds: Iterable[str]) -> dict[str, Any]:
     """The settings under our names, without those that have no effect here. Unknown names stay, to be rejected.
 

@@ -17,7 +17,7 @@ from ottla.client.core.settings import AdminConfig, ConsumerConfig
 from ottla.client.producer.producer import AsyncProducer
 from ottla.clock import monotonic, system_clock
 from ottla.errors import ErrorCode, KafkaError
-from ottla.spark.explaining import AWAY, BrokersAway
+from ottla.spark.explaining import BrokersAway, is_away
 from ottla.spark.sink.decisions import CLAIM_KEY, Part, Run, SinkState, check_claim, claimed
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.ledger import LEDGER_PARTITIONS, Entry, Ledger, Names
@@ -110,7 +110,7 @@ class Clients:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 return  # another task was faster
             text = f"topic {names.decisions}, which holds the sink's decisions, cannot be created: {error}"
-            if error.retriable or error.code in AWAY:
+            if error.retriable or is_away(error):
                 raise BrokersAway(text, f"Are the brokers at {self.options.bootstrap} running?") from None
             raise SinkError(
                 text,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.settings import AdminConfig, ConsumerConfig, ProducerConfig, build
 from ottla.config import settings_of
 from ottla.errors import ConfigError, OttlaError
@@ -72,7 +73,7 @@ IDEMPOTENT = "Remove it: the sink's producer is always idempotent."
 class SinkOptions:
     """The user's options, checked."""
 
-    kafka: Mapping[str, str] = field(default_factory=dict)
+    kafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Settings of the producer under Kafka's names."""
     topic: str | None = None
     include_headers: bool = True
@@ -96,7 +97,7 @@ class SinkOptions:
         for name, value in options.items():
             small = name.lower()
             if small.startswith(KAFKA):
-                kafka[small.removeprefix(KAFKA)] = value
+                kafka[security_name(small.removeprefix(KAFKA))] = value
             elif small in known:
                 written[known[small]] = value
             else:

@@ -4,10 +4,11 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ottla.checks import number_from_text, whole_number
+from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.config import settings_of
@@ -119,7 +120,7 @@ class SourceOptions:
     """The user's options, checked. A plain value: Spark pickles it between processes."""
 
     subscription: Subscription
-    client_settings: Mapping[str, str]
+    client_settings: Mapping[str, str] = field(repr=False)
     """The settings of our consumers on the executors, under Kafka's names."""
     starting: Bound | None = None
     """None by default: earliest for a batch, latest for a stream."""
@@ -254,14 +255,12 @@ def _check_names(given: Mapping[str, str]) -> None:
 
 def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
     """The settings of our clients, and the group id, which is only for display: no client joins the group."""
-    chosen = {name.removeprefix(PREFIX): value for name, value in given.items() if name.startswith(PREFIX)}
+    chosen = {security_name(name.removeprefix(PREFIX)): given[name] for name in given if name.startswith(PREFIX)}
     if "bootstrap.servers" not in chosen:
         raise OttlaError(f"option {BOOTSTRAP} is missing", f"Set it to the address of a broker: {BOOTSTRAP}=host:port.")
     for name, (reason, hint) in REFUSED.items():
         if name in chosen:
             raise OttlaError(f"option {PREFIX}{name} is not for the source: {reason}", hint)
-    if chosen.get("security.protocol", "").upper() == "PLAINTEXT":
-        del chosen["security.protocol"]
     group_id = chosen.pop("group.id", None)
     if group_id is not None and not group_id.strip():
         raise OttlaError("option kafka.group.id is blank", "Set a group id, or remove it to get a generated one.")
