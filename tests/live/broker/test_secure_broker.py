@@ -4,7 +4,7 @@ import asyncio
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import aiokafka
 import confluent_kafka
@@ -22,8 +22,8 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def read_all(settings: dict[str, str], topic: str, count: int) -> list[bytes]:
-    consumer = confluent_kafka.Consumer({**settings, "group.id": "none"})
+def read_all(settings: Mapping[str, str], topic: str, count: int) -> list[bytes]:
+    consumer = confluent_kafka.Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
     found: list[bytes] = []
     try:
