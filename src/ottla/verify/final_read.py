@@ -167,16 +167,15 @@ class FinalRead:
         """Records the committed offsets of groups."""
         with Admin(self._settings) as admin:
             for group, topic in groups.items():
+                places = [place for place in self._places if place[0] == topic]
                 operation = self._recorder.begin(Operation("final-ottla", FETCH_OFFSETS, group=group))
                 try:
-                    found = admin.list_group_offsets(group)
+                    found = admin.list_group_offsets(group, places)
                 except KafkaError as error:
                     self._recorder.history.stuck.append(
                         f"the committed offsets of {group} cannot be read: {error.code.name} {error.detail}"
                     )
                     continue
                 by_place = {(place.topic, place.partition): each.offset for place, each in found.items()}
-                operation.offsets = {
-                    partition_name(*place): by_place.get(place, -1) for place in self._places if place[0] == topic
-                }
+                operation.offsets = {partition_name(*place): by_place.get(place, -1) for place in places}
                 self._recorder.end(operation, OK)

@@ -113,6 +113,8 @@ class Run:
     def _finish(self, stage: Stage) -> None:
         """The last phase of R2: nobody writes, everything is read."""
         recorder, history = self.recorder, self.recorder.history
+        for worker in stage.workers:
+            worker.settle()
         self._await_progress(stage)
         final = FinalRead(
             self._settings, recorder, stage.topics, self.options.partitions, self.options.patience_s, self._say

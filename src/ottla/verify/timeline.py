@@ -151,7 +151,7 @@ def _pack(operations: Sequence[tuple[int, Operation]], parts: Sequence[Part]) ->
         row = min(row, ROWS_MAX - 1)
         if row == len(ends):
             ends.append(0.0)
-        ends[row] = right + 1
+        ends[row] = right - 1
         rows[number] = row
     return rows
 
@@ -176,6 +176,14 @@ def _bar(number: int, operation: Operation, parts: Sequence[Part], y: float, mar
             f'<rect x="{left:.1f}" y="{y:.1f}" width="{right - left:.1f}" height="{BAR}" rx="2" fill="{colour}"'
             f"{faded}{edge}><title>{title}</title></rect>"
         )
+    if operation.is_transaction and start <= operation.end_started_us <= end:
+        for part in parts:
+            if part.start_us <= operation.end_started_us <= part.end_us:
+                x = part.x(operation.end_started_us)
+                found.append(
+                    f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 2:.1f}" y2="{y + BAR + 2:.1f}" class="end">'
+                    "<title>commit or abort requested</title></line>"
+                )
     if mark:
         left = _places(start, end, parts)[0][0]
         found.append(_badge(left - 1, y + BAR / 2, mark))
@@ -271,6 +279,10 @@ def _legend(history: History, y: float) -> list[str]:
     kinds = dict.fromkeys(fault.kind for fault in history.faults)
     entries += [(kind, FAULT_COLOURS.get(kind, "#777")) for kind in kinds]
     found, x = [], float(LEFT)
+    if any(operation.end_started_us >= 0 for operation in history.operations):
+        right = WIDTH - RIGHT
+        found.append(f'<line x1="{right - 182}" x2="{right - 182}" y1="{y - 12:.0f}" y2="{y + 3:.0f}" class="end"/>')
+        found.append(f'<text x="{right - 174}" y="{y:.0f}" class="legend">commit or abort requested</text>')
     for name, colour in entries:
         found.append(f'<rect x="{x:.0f}" y="{y - 9:.0f}" width="12" height="10" rx="2" fill="{colour}"/>')
         found.append(f'<text x="{x + 17:.0f}" y="{y:.0f}" class="legend">{escape(name)}</text>')
@@ -296,7 +308,8 @@ text { font-family: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans",
 .badge { font-size: 10.5px; font-weight: 700; fill: #fff; text-anchor: middle; }
 .fault { font-size: 10px; fill: #fff; text-anchor: middle; } .legend { font-size: 11.5px; fill: #4a5160; }
 .note { font-size: 12.5px; } .lane { stroke: #eceef2; } .idle { stroke: #dfe3ea; stroke-width: 2; }
-.tick { stroke: #e3e6ec; } .break { stroke: #aeb4c0; fill: none; stroke-width: 1.5; }
+.tick { stroke: #e3e6ec; }
+.end { stroke: #1f2430; stroke-width: 2; } .break { stroke: #aeb4c0; fill: none; stroke-width: 1.5; }
 """
 
 

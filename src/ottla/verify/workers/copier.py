@@ -82,7 +82,7 @@ class Copier(Worker):
                 operation.copies[value] = number_of(each.value)
                 send_recorded(producer, operation, self.target, each.partition, value)
             if self.random.random() < STALL_SHARE:
-                self.wait(STALL_S)
+                self.hang(STALL_S)
             producer.add_offsets(offsets, consumer)
             finish(self, producer, operation, is_commit=self.random.random() >= ABORT_SHARE)
         except Trouble as trouble:

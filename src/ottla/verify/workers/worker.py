@@ -27,10 +27,20 @@ class Worker(threading.Thread):
         self.crash: BaseException | None = None
         """A mistake in this program, not of the cluster."""
         self._ending = threading.Event()
+        self._settling = threading.Event()
+
+    def settle(self) -> None:
+        """From now on the worker causes no trouble of its own."""
+        self._settling.set()
 
     def stop(self) -> None:
         """Asks the worker to end after its current operation."""
+        self._settling.set()
         self._ending.set()
+
+    @property
+    def is_settling(self) -> bool:
+        return self._settling.is_set()
 
     @property
     def is_ending(self) -> bool:
@@ -54,9 +64,9 @@ class Worker(threading.Thread):
     def note(self, trouble: Trouble) -> None:
         self.troubles = [*self.troubles[-9:], str(trouble)]
 
-    def wait(self, seconds: float) -> None:
-        """Does nothing for a while, or until the worker ends."""
-        self._ending.wait(seconds)
+    def hang(self, seconds: float) -> None:
+        """Does nothing for a while. Not at the end of a run, when only delays of the cluster count."""
+        self._settling.wait(seconds)
 
     def pace(self) -> None:
         """Waits, so that the worker keeps its rate on average."""
@@ -65,4 +75,4 @@ class Worker(threading.Thread):
     def lifetime(self, least_s: float, most_s: float) -> Callable[[], bool]:
         """Whether an instance that begins now is still to be used."""
         end_us = self.recorder.now_us() + int(self.random.uniform(least_s, most_s) * 1e6)
-        return lambda: not self.is_ending and self.recorder.now_us() < end_us
+        return lambda: not self.is_ending and (self.is_settling or self.recorder.now_us() < end_us)
