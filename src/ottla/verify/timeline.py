@@ -18,7 +18,7 @@ FAULT_COLOURS = {"kill": "#e5484d", "pause": "#8e6bd8", "partition": "#3b82d6", 
 OFFENDING = "#c81e1e"
 OTHERS_MAX = 5
 """Lanes of clients that are not part of the evidence, for context."""
-BARS_MAX = 400
+BARS_MAX = 300
 NOTE_CHARACTERS = 150
 
 
@@ -87,6 +87,7 @@ def _parts(history: History, numbers: Sequence[int]) -> list[Part]:
     if not spans:
         end = max((max(fault.ended_us, fault.started_us) for fault in history.faults), default=1_000_000)
         spans = [(0, end)]
+    spans += _first_fault_between(history, min(spans)[0], max(spans)[0])
     spans.sort()
     merged = [spans[0]]
     for start, end in spans[1:]:
@@ -104,6 +105,15 @@ def _parts(history: History, numbers: Sequence[int]) -> list[Part]:
         parts.append(Part(start, end, left, right))
         left = right + BREAK
     return parts
+
+
+def _first_fault_between(history: History, start_us: int, end_us: int) -> list[tuple[int, int]]:
+    """The first fault after the first of the offending operations: often the cause of what follows."""
+    later = [fault for fault in history.faults if start_us <= fault.started_us < end_us]
+    if not later:
+        return []
+    first = min(later, key=lambda fault: fault.started_us)
+    return [(first.started_us - 100_000, max(first.started_us, first.ended_us) + 100_000)]
 
 
 def _span(operation: Operation) -> tuple[int, int]:
@@ -126,7 +136,15 @@ def _shown(history: History, offending: Iterable[int], parts: Sequence[Part]) ->
                 near.append(number)
             elif operation.client.split("-")[0] in roles:
                 others.append(number)
-    return sorted([*chosen, *(near + others)[: max(0, BARS_MAX - len(chosen))]])
+    moments = [moment for number in chosen for moment in _span(history.operations[number])]
+
+    def distance(number: int) -> int:
+        return min((abs(history.operations[number].started_us - moment) for moment in moments), default=0)
+
+    room = max(0, BARS_MAX - len(chosen))
+    nearest = sorted(near, key=distance)[: room * 2 // 3]
+    nearest += sorted(others, key=distance)[: room - len(nearest)]
+    return sorted([*chosen, *nearest])
 
 
 def _lanes(history: History, offending: dict[int, int], shown: Sequence[int]) -> list[tuple[str, list[int]]]:
@@ -168,7 +186,7 @@ def _bar(number: int, operation: Operation, parts: Sequence[Part], y: float, mar
     start, end = _span(operation)
     colour = COLOURS[operation.outcome]
     found = []
-    title = escape(_title(number, operation))
+    title = escape(_title(number, operation, is_whole=mark is not None))
     for left, right in _places(start, end, parts):
         edge = f' stroke="{OFFENDING}" stroke-width="2.5"' if mark else ""
         faded = "" if mark else ' fill-opacity="0.55"'
@@ -186,14 +204,18 @@ def _bar(number: int, operation: Operation, parts: Sequence[Part], y: float, mar
                 )
     if mark:
         left = _places(start, end, parts)[0][0]
-        found.append(_badge(left - 1, y + BAR / 2, mark))
+        found.append(_badge(left - 9, y + BAR / 2, mark))
     return found
 
 
-def _title(number: int, operation: Operation) -> str:
+def _title(number: int, operation: Operation, *, is_whole: bool) -> str:
+    """Shown when the pointer is on a bar."""
+    head = f"{operation.client}: {operation.kind}, {operation.outcome} (operation {number})"
+    if not is_whole:
+        return head
     sent = ", ".join(f"{each.value} to {each.partition}" for each in operation.sent[:6])
     polled = ", ".join(f"{each.value} at {each.partition}@{each.offset}" for each in operation.polled[:6])
-    pieces = [f"{operation.client}: {operation.kind}, {operation.outcome} (operation {number})"]
+    pieces = [head]
     pieces += [f"sent {sent}"] if sent else []
     pieces += [f"received {polled}"] if polled else []
     pieces += [operation.error] if operation.error else []
