@@ -16,9 +16,9 @@ LINE = 22
 COLOURS = {OK: "#34a37a", FAIL: "#e0a030", UNKNOWN: "#9aa1ad"}
 FAULT_COLOURS = {"kill": "#e5484d", "pause": "#8e6bd8", "partition": "#3b82d6", "clock": "#c58a00"}
 OFFENDING = "#c81e1e"
-OTHERS_MAX = 5
+OTHERS_MAX = 3
 """Lanes of clients that are not part of the evidence, for context."""
-BARS_MAX = 300
+BARS_MAX = 200
 NOTE_CHARACTERS = 150
 
 
