@@ -399,3 +399,23 @@ def test_the_leader_of_etcd_is_killed_and_commits_go_on(etcd_of_three: EtcdClust
                     member.start()
 
     run(story)
+
+
+def test_a_session_is_renewed_while_it_reads_everything(
+    etcd: EtcdCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 partitions take longer to read than the lease of the broker that starts."""
+    read_all = EtcdStore._read_all  # noqa: SLF001
+
+    async def slowly(store: EtcdStore) -> Any:
+        await asyncio.sleep(2.5)
+        return await read_all(store)
+
+    monkeypatch.setattr(EtcdStore, "_read_all", slowly)
+
+    async def story() -> None:
+        async with opened(etcd.url(prefix), session_timeout_ms=1_000) as store:
+            assert store.is_confirmed
+            await store.commit([Create("/a", b"", ephemeral=True)])
+
+    run(story)

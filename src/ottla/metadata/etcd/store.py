@@ -43,7 +43,8 @@ from ottla.metadata.store import (
 
 log = logging.getLogger("ottla.metadata")
 
-PAGE_ENTRIES = 1000
+PAGE_ENTRIES = 5_000
+"""etcd counts all keys for every page, so pages are large."""
 WATCH_LAG_S = 0.5
 """A watch that does not deliver a known revision for this long is continued on another member."""
 HELP_AFTER_S = 0.5
@@ -76,6 +77,8 @@ class EtcdStore(MetadataStore):
         self._mirror = Mirror(self._keys, "")
         self._writes: SessionWrites
         self._large: LargeCommits
+        self._lease_id = 0
+        """Of the session, also while it is being opened."""
         self._confirmed_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
@@ -119,22 +122,25 @@ class EtcdStore(MetadataStore):
         sent_at = self._monotonic()
         seconds = -(-self._wanted_timeout_ms // 1000)
         lease = await self._call("lease/grant", {"TTL": str(seconds), "ID": "0"})
-        lease_id = int(lease["ID"])
+        # etcd has a shortest lease: it depends on its election timeout.
+        self.session_timeout_ms = max(self._wanted_timeout_ms, int(lease["TTL"]) * 1000)
+        self._confirmed_at = sent_at
+        self._lease_id = lease_id = int(lease["ID"])
+        # Reading everything may take longer than the lease.
+        self._tasks = [asyncio.get_running_loop().create_task(self._renew(lease_id))]
         try:
             await self._call("kv/put", put(self._keys.session(lease_id), b"0", lease=lease_id)["request_put"])
             self._mirror = Mirror(self._keys, f"//sessions/{lease_id:x}")
             self._writes = SessionWrites(self._client, self._keys, lease_id)
             self._large = LargeCommits(self._client, self._keys, lease_id, self._writes, self._mirror)
             await self._load()
+            if self._lease_id != lease_id:
+                raise StoreUnavailable("the lease expired while the metadata was read")
         except BaseException:
             await self._revoke(lease_id)
             raise
-        # etcd has a shortest lease: it depends on its election timeout.
-        self.session_timeout_ms = max(self._wanted_timeout_ms, int(lease["TTL"]) * 1000)
-        self._confirmed_at = sent_at
         self.session_id = lease_id
         self._start_watching()
-        self._tasks = [asyncio.get_running_loop().create_task(self._renew(lease_id))]
 
     async def close(self) -> None:
         session_id, self.session_id = self.session_id, 0
@@ -150,6 +156,7 @@ class EtcdStore(MetadataStore):
     async def _stop_tasks(self) -> None:
         tasks, self._tasks = [*self._tasks, *([self._watching] if self._watching else [])], []
         self._watching = None
+        self._lease_id = 0
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -165,7 +172,7 @@ class EtcdStore(MetadataStore):
 
     async def _renew(self, lease_id: int) -> None:
         """Renews the lease, and notices a watch or a large commit that makes no progress."""
-        while self.session_id == lease_id:
+        while self._lease_id == lease_id:
             interval_s = self.session_timeout_ms / 3000
             sent_at = self._monotonic()
             try:
@@ -177,7 +184,8 @@ class EtcdStore(MetadataStore):
                 if self._is_away:
                     log.info("%s: answers again", self.location)
                     self._is_away = False
-                await self._check_progress()
+                if self.session_id:
+                    await self._check_progress()
             except (EtcdUnavailable, EtcdError, StoreUnavailable) as error:
                 if not self._is_away:
                     log.warning(
@@ -213,6 +221,7 @@ class EtcdStore(MetadataStore):
             await self._large.release(int(found[0]["mod_revision"]))
 
     def _lose_session(self) -> None:
+        self._lease_id = 0
         if not self.session_id:
             return
         log.warning("session %x: expired", self.session_id)
