@@ -317,6 +317,7 @@ class MetadataFollower(ClusterChanges):
         """Runs when a broker joins or leaves, the session expires or a duty is due; sleeps otherwise."""
         assert self._controller is not None
         wait_seconds: float | None = None
+        problem = None
         while True:
             try:
                 async with asyncio.timeout(wait_seconds):
@@ -332,14 +333,18 @@ class MetadataFollower(ClusterChanges):
                 if not self._is_leaving:
                     await self._controller.perform(self._image)
                     wait_seconds = await self._controller.next_duty(self._image)
+                problem = None
             except Exception as error:
-                is_expected = isinstance(error, KafkaError | OttlaError | SessionExpired | StoreUnavailable)
-                log.warning(
-                    "broker %d: cannot update cluster metadata, will be retried: %s",
-                    self.broker_id,
-                    error or type(error).__name__,
-                    exc_info=not is_expected,
-                )
+                if str(error) != problem:
+                    # The same problem is logged once, however long it lasts.
+                    problem = str(error)
+                    is_expected = isinstance(error, KafkaError | OttlaError | SessionExpired | StoreUnavailable)
+                    log.warning(
+                        "broker %d: cannot update cluster metadata, will be retried: %s",
+                        self.broker_id,
+                        problem or type(error).__name__,
+                        exc_info=not is_expected,
+                    )
                 await asyncio.sleep(RECONNECT_SECONDS)
                 self._duties_due.set()
 

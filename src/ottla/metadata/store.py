@@ -4,7 +4,8 @@ Keys are paths (`/brokers/topics/orders`), values are bytes. The semantics are a
 store can implement; `tests/unit/metadata/test_store_contract.py` runs the same tests on all of them:
 
 - A key is created at version 0, and each `Set` increments its version.
-- `commit` is atomic: it applies all operations or none. A version that does not match raises `Conflict`.
+- `commit` is atomic: it applies all operations or none. A version that does not match raises `Conflict`. Entries of one
+  commit have the same revision; in a commit of more than a hundred operations, only the first fifty are sure to.
 - A store object is one session. Ephemeral keys are removed with the session that created them: immediately when it
   is closed, after a timeout when its process crashes or hangs.
 - A watch is called on the event loop with every change under its prefix. Each call leads from one consistent state

@@ -1,7 +1,8 @@
 """OWNER of one session with the metadata in etcd: its lease, its watch, and its copy of the entries.
 
 The session is a lease, which is renewed three times in its lifetime. `is_confirmed` counts from the time at which the
-last confirmed renewal was sent, by this process's clock: etcd counts from its arrival, which is later.
+last confirmed renewal was sent, by this machine's clock: etcd counts from its arrival, which is later. The clock also
+runs while the machine is suspended, as etcd's does.
 
 Changes come from one watch over all keys, in order, and are applied to a copy of the entries (`mirror.py`); reads are
 answered from it after `sync`. A watch that breaks continues at the next revision on another member. If etcd no longer
@@ -14,7 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ottla.clock import monotonic
+from ottla.clock import uptime_ms
 from ottla.errors import OttlaError
 from ottla.metadata.etcd.client import EtcdClient, EtcdError, EtcdUnavailable
 from ottla.metadata.etcd.large_commits import LargeCommits, check_sizes
@@ -64,7 +65,7 @@ class EtcdStore(MetadataStore):
         access: EtcdAccess | None = None,
         *,
         session_timeout_ms: int = 3_000,
-        monotonic: Callable[[], float] = monotonic,
+        monotonic: Callable[[], float] = lambda: uptime_ms() / 1000,
     ) -> None:
         super().__init__()
         self.location = location
@@ -85,8 +86,8 @@ class EtcdStore(MetadataStore):
         self._commits: set[asyncio.Task[None]] = set()
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._was_started = False
-        self._is_away = False
-        """Whether the last renewal failed."""
+        self._problem = ""
+        """What is wrong at the moment: it is logged when it begins and when it ends."""
 
     # Sessions
 
@@ -110,12 +111,16 @@ class EtcdStore(MetadataStore):
                         f"cannot use etcd at {self.location}: {error}",
                         "Check the addresses, and that a majority of its members runs.",
                     ) from None
-                if not self._is_away:
-                    log.warning("%s: cannot be reached, will be retried: %s", self.location, error)
-                    self._is_away = True
+                self._note_problem(f"cannot be reached, will be retried: {error}")
                 await asyncio.sleep(RETRY_S)
         self._was_started = True
-        self._is_away = False
+        self._note_problem("")
+
+    def _note_problem(self, text: str) -> None:
+        kind = text.partition(":")[0]
+        if kind != self._problem:
+            self._problem = kind
+            log.log(logging.WARNING if text else logging.INFO, "%s: %s", self.location, text or "answers again")
 
     async def _open_session(self) -> None:
         await self._stop_tasks()
@@ -181,18 +186,11 @@ class EtcdStore(MetadataStore):
                     self._lose_session()
                     return
                 self._confirmed_at = sent_at
-                if self._is_away:
-                    log.info("%s: answers again", self.location)
-                    self._is_away = False
                 if self.session_id:
                     await self._check_progress()
+                self._note_problem("")
             except (EtcdUnavailable, EtcdError, StoreUnavailable) as error:
-                if not self._is_away:
-                    log.warning(
-                        "%s: does not answer (%s); partitions are served, but metadata cannot be changed",
-                        self.location, error,
-                    )  # fmt: skip
-                    self._is_away = True
+                self._note_problem(f"does not answer, metadata cannot be changed: {error}")
                 await asyncio.sleep(RETRY_S)
                 continue
             except SessionExpired:
