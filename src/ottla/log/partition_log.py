@@ -95,7 +95,7 @@ class PartitionLog:
         self.flushed_offset = 0
         self.first_dirty_offset = 0
         """Everything below has been compacted."""
-        self._rules = BatchRules(config)
+        self.rules = BatchRules(config)
         self._clock = clock
         self._monotonic = monotonic
         self._opened_ms = clock()
@@ -184,7 +184,7 @@ class PartitionLog:
 
     def update_config(self, config: TopicConfig) -> None:
         self.config = config
-        self._rules = BatchRules(config)
+        self.rules = BatchRules(config)
         self.store.update_config(config)
 
     @property
@@ -215,17 +215,12 @@ class PartitionLog:
 
     # --- appending ----------------------------------------------------------------------------------------
 
-    @property
-    def recompresses(self) -> bool:
-        """Whether a batch may be stored with another codec than it has."""
-        return self._rules.recompresses
-
     def prepare(self, batch: Any, produce_version: int | None, work_bytes_max: int | None = None) -> Prepared:
         """Validates a client's batch for a later `append`. KafkaError if it is rejected. Any thread.
 
         TooMuchWork if that takes decompressing, or compressing, more than `work_bytes_max` bytes.
         """
-        rules = self._rules
+        rules = self.rules
         try:
             return rules.prepare(batch, rules.open(batch), self._clock(), produce_version, work_bytes_max)
         except KafkaError as error:
@@ -260,9 +255,9 @@ class PartitionLog:
             batch, header, append_time, _ = stamp_append_time(prepared, now)
         else:
             try:
-                header = self._rules.open(batch)
+                header = self.rules.open(batch)
                 if origin is Origin.CLIENT:
-                    batch, header, append_time, _ = self._rules.prepare(batch, header, now, produce_version)
+                    batch, header, append_time, _ = self.rules.prepare(batch, header, now, produce_version)
             except KafkaError as error:
                 error.detail = f"{self.topic_partition}: {error.detail}"
                 raise

@@ -173,14 +173,16 @@ def check_records(summary: RecordsSummary, config: TopicConfig) -> None:
 class BatchRules:
     """One topic's rules for batches, computed once from its settings instead of on every append."""
 
-    __slots__ = ("_after_max_ms", "_is_plain", "_max_message_bytes", "config")
+    __slots__ = ("_after_max_ms", "_is_plain", "_max_message_bytes", "config", "recompresses")
 
     def __init__(self, config: TopicConfig) -> None:
         self.config = config
+        self.recompresses = config.compression_type != "producer"
+        """Whether a batch may be stored with another codec than it has."""
         self._max_message_bytes = config.max_message_bytes
         self._after_max_ms = config.message_timestamp_after_max_ms
         self._is_plain = (
-            config.compression_type == "producer"
+            not self.recompresses
             and config.message_timestamp_type == "CreateTime"
             and config.message_timestamp_before_max_ms == INT64_MAX
             and not config.compacts
@@ -205,11 +207,6 @@ class BatchRules:
         if size > self._max_message_bytes:
             raise _too_large(size, self.config)
         return header
-
-    @property
-    def recompresses(self) -> bool:
-        """Whether a batch may be stored with another codec than it has."""
-        return self.config.compression_type != "producer"
 
     def prepare(
         self,

@@ -6,6 +6,7 @@ header, and a request of an unknown version still has a readable header (KIP-511
 
 import struct
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from ottla.errors import ErrorCode
@@ -20,8 +21,8 @@ _REQUEST_HEADER = struct.Struct(">hhih")
 _REQUEST_PREFIX = struct.Struct(">ihhih")
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
-_SIZE_AND_CORRELATION = struct.Struct(">ii")
-_SIZE_CORRELATION_NO_TAGS = struct.Struct(">iiB")
+_SIZE_CORRELATION = struct.Struct(">ii")
+_SIZE_CORRELATION_NO_TAGS = struct.Struct(">iix")
 _API_VERSIONS = int(ApiKey.API_VERSIONS)
 
 LARGE_PART_BYTES = 8192
@@ -128,25 +129,26 @@ def encode_response_parts(key: int, version: int, correlation_id: int, message: 
     """The same frame. If its records are large it stays in parts, and they are neither copied nor read."""
     chunks: list[Any] = [b""]
     message.encode_chunks(chunks, version)
-    if message.carries_records:
-        # Adding up the lengths of the chunks costs more than copying a small body, but less than a large one.
-        size = sum(map(len, chunks))
-        chunks[0] = prefix = _response_prefix(key, version, correlation_id, size)
-        if size > INLINE_RECORDS_BYTES:
-            return ResponseParts(chunks, size + len(prefix))
-        return _join(message, version, chunks)
-    body = _join(message, version, chunks)
-    return _response_prefix(key, version, correlation_id, len(body)) + body
-
-
-def _response_prefix(key: int, version: int, correlation_id: int, size: int) -> bytes:
+    header = _response_header(key, version)
     try:
-        flexible_since = API[key].flexible_since
-        if flexible_since is not None and version >= flexible_since and key != _API_VERSIONS:
-            return _SIZE_CORRELATION_NO_TAGS.pack(size + 5, correlation_id, 0)
-        return _SIZE_AND_CORRELATION.pack(size + 4, correlation_id)
+        if not message.carries_records:
+            body = b"".join(chunks)
+            return header.pack(header.size - 4 + len(body), correlation_id) + body
+        # Adding up the lengths of the chunks costs more than copying a small body, but less than a large one.
+        size = header.size + sum(map(len, chunks))
+        chunks[0] = header.pack(size - 4, correlation_id)
+    except TypeError:
+        message.encode(version)  # says which field is not bytes
+        raise
     except MISFIT as error:
         raise ProtocolError(f"response header: {error}") from None
+    return _join(message, version, chunks) if size <= INLINE_RECORDS_BYTES else ResponseParts(chunks, size)
+
+
+@cache
+def _response_header(key: int, version: int) -> struct.Struct:
+    """Size and correlation id, with an empty tag section in flexible versions."""
+    return _SIZE_CORRELATION_NO_TAGS if API[key].is_flexible(version) and key != _API_VERSIONS else _SIZE_CORRELATION
 
 
 def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:

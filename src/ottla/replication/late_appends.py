@@ -33,7 +33,7 @@ class LateAppends:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work_left = WORK_BYTES_PER_TURN
         self._thread: ThreadPoolExecutor | None = None
-        self._last: dict[Any, asyncio.Task[Any]] = {}
+        self.last: dict[Any, asyncio.Task[Any]] = {}
         """By connection, the append that its next one has to wait for."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self.waiting_bytes = 0
@@ -55,9 +55,7 @@ class LateAppends:
 
     def before(self, connection: Any) -> "asyncio.Task[Any] | None":
         """The late append that the connection's next one must not overtake."""
-        if not self._last:
-            return None
-        task = self._last.get(connection)
+        task = self.last.get(connection)
         return None if task is None or task.done() else task
 
     def add(self, connection: Any, append: Coroutine[Any, Any, Any], size_bytes: int) -> "asyncio.Task[Any]":
@@ -65,14 +63,14 @@ class LateAppends:
         assert self._loop is not None
         task = self._loop.create_task(append)
         self._tasks.add(task)
-        self._last[connection] = task
+        self.last[connection] = task
         self.waiting_bytes += size_bytes
 
         def done(task: "asyncio.Task[Any]") -> None:
             self._tasks.discard(task)
             self.waiting_bytes -= size_bytes
-            if self._last.get(connection) is task:
-                del self._last[connection]
+            if self.last.get(connection) is task:
+                del self.last[connection]
             if not task.cancelled():
                 task.exception()  # reported to the client if it is still there
 
@@ -83,7 +81,7 @@ class LateAppends:
 
     def check_now(self, partition_log: PartitionLog, batch: Any, produce_version: int) -> Prepared | None:
         """Prepares a batch on the event loop. None if that is too much work: use `check`."""
-        cost = COMPRESSION_COST if partition_log.recompresses else 1
+        cost = COMPRESSION_COST if partition_log.rules.recompresses else 1
         limit = self._work_left // cost
         if limit <= 0:
             return None

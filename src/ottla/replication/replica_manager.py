@@ -238,7 +238,7 @@ class ReplicaManager:
             raise
         if appended.duplicate:
             return appended
-        if replica.is_alone and partition_log.first_unstable_offset is None and not replica.waits:
+        if replica.is_alone and partition_log.producers.first_unstable_offset is None and not replica.waits:
             partition_log.advance_high_watermark(appended.last_offset + 1)
         else:
             self._appended(replica, len(batch))

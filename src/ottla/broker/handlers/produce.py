@@ -19,7 +19,7 @@ commit; without other replicas the response is sent at once.
 import asyncio
 from collections.abc import Awaitable, Coroutine
 from types import CoroutineType
-from typing import Any, cast
+from typing import Any
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.current_leader import current_leader
@@ -61,15 +61,16 @@ def produce(request: ProduceRequest, context: Context) -> Answer | Awaitable[Pro
     if request.acks not in (ACKS_ALL, 1, 0):
         return _refuse(request, ErrorCode.INVALID_REQUIRED_ACKS, f"acks must be -1, 0 or 1, not {request.acks}")
     late = context.services.replicas.late_appends
-    before = late.before(context.connection)
-    if before is not None:
+    if late.last and (before := late.before(context.connection)) is not None:
         step: Answer | Coroutine[Any, Any, Answer] = _append_behind(before, request, context)
+    elif request.transactional_id is None:
+        step = _append(request, context, {}, {})
     else:
         step = _append_now(request, context)
-    if type(step) is not CoroutineType:
-        return cast("Answer", step)
-    size_bytes = sum(len(data.records or b"") for topic in request.topic_data for data in topic.partition_data)
-    return _answer(late.add(context.connection, step, size_bytes))
+    if type(step) is CoroutineType:
+        size_bytes = sum(len(data.records or b"") for topic in request.topic_data for data in topic.partition_data)
+        return _answer(late.add(context.connection, step, size_bytes))
+    return step  # type: ignore[return-value]  # the type of a coroutine is exact
 
 
 async def _answer(task: "asyncio.Task[Answer]") -> ProduceResponse | None:
@@ -262,7 +263,9 @@ def _may_write_internal(name: str, context: Context) -> bool:
 
 def _may_be_late(records: Any, replica: Replica) -> bool:
     """Whether the batch has to be decompressed or compressed, which may take long."""
-    return len(records) > HEADER_SIZE and (records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK or replica.log.recompresses)
+    return len(records) > HEADER_SIZE and (
+        records[ATTRIBUTES_LOW_POSITION] & CODEC_MASK or replica.log.rules.recompresses
+    )
 
 
 def _guard(replica: Replica, records: Any, guard: VerificationGuard | None) -> VerificationGuard | None:
