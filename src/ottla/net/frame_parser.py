@@ -88,6 +88,11 @@ class FrameParser:
         if self.error is not None:
             return ()
         view = self._receive_view
+        if not self._stash and 4 <= nbytes < RECEIVE_BUFFER_BYTES and _read_size(view)[0] == nbytes - 4:
+            # The common case: exactly one frame has arrived.
+            self.buffer_was_full = False
+            if nbytes - 4 <= self.max_frame_bytes:
+                return (bytes(view[4:nbytes]),)
         end = len(self._stash) + nbytes
         self._stash = b""
         frames: list[Frame] = []

@@ -18,7 +18,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from math import inf
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from ottla.errors import KafkaError
@@ -313,11 +312,24 @@ class Connection(asyncio.BufferedProtocol):
         # A gate may open with one of these frames: the next one must see that.
         handle = self._server.handle if self.gate is None else self._handle
         pending = self.responses.items
+        if len(frames) == 1 and not pending:
+            # The common case: nothing to gather, and a single frame needs no clock.
+            try:
+                response = handle(frames[0], self)
+            except Exception as error:
+                self._failed(error)
+                return
+            if isinstance(response, (bytes, bytearray)):
+                self._write((response,))
+            elif response is not None:
+                self._send_or_queue(response, len(frames[0]))
+            if self.parser.error is not None and self.state is READING:
+                self.disconnect(self.parser.error)
+            return
         answers: list[Buffer] = []
         answers_size = 0
-        # A single frame needs no clock.
-        turns = self._server.turns if len(frames) > 1 else None
-        deadline = inf if turns is None else turns.deadline()
+        turns = self._server.turns
+        deadline = turns.deadline()
         remaining = iter(frames)
         for frame in remaining:
             try:
@@ -339,13 +351,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._write(answers)
                 answers = []
                 answers_size = 0
-                if isinstance(response, ResponseParts):
-                    self._send(response)
-                else:
-                    self._queue(response, len(frame))
+                self._send_or_queue(response, len(frame))
             if self.state is not READING:
                 break
-            if turns is not None and turns.clock() >= deadline:
+            if turns.clock() >= deadline:
                 self._hold()
                 turns.queue(self._resume)
                 break
@@ -385,6 +394,13 @@ class Connection(asyncio.BufferedProtocol):
         if self.flow.write_paused:
             self._unread_bytes = max(size, self.transport.get_write_buffer_size())
             self._count_responses()
+
+    def _send_or_queue(self, response: Response | Awaitable[Response], request_bytes: int) -> None:
+        """A response that is written in pieces, or is not finished."""
+        if isinstance(response, ResponseParts):
+            self._send(response)
+        else:
+            self._queue(response, request_bytes)
 
     def _send(self, parts: ResponseParts) -> None:
         """Begins to write a large response, as far as the peer reads it. No other request is handled meanwhile."""
