@@ -4,12 +4,22 @@
 >>> async with running_broker(tmp_path, security.settings("SASL_SSL", ["PLAIN"])) as broker: ...
 """
 
+import asyncio
+import contextlib
+import ssl
+import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
+from ottla.protocol.api import ApiKey
+from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
+from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
+from ottla.security.sasl.client_exchanges import ClientExchange
 from tests.support.certificates import Authority, Issued
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -61,6 +71,13 @@ class Security:
         """A certificate for a client; `days` as in Authority.issue."""
         return self.authority.issue(subject, hosts=(), days=days)
 
+    def client_context(self, certificate: str | None = None) -> ssl.SSLContext:
+        """Trusts the authority; `certificate` is the file with the client's own."""
+        context = ssl.create_default_context(cafile=self.authority_file)
+        if certificate is not None:
+            context.load_cert_chain(certificate)
+        return context
+
     def client_file(self, name: str = "alice") -> str:
         return self.client(f"CN={name},O=Ottla").write(self.directory / f"{name}.pem")
 
@@ -80,3 +97,60 @@ async def running_broker(data: Path, settings: Mapping[str, str]) -> AsyncIterat
         yield broker
     finally:
         await broker.stop()
+
+
+class Client:
+    """One connection that speaks the protocol."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def ask(self, request: Any, version: int) -> Any:
+        self.writer.write(encode_request(request.api_key, version, 5, "test", request))
+        frame = await self.frame()
+        return decode_response(ApiKey(request.api_key), version, frame)[1]
+
+    async def frame(self) -> bytes:
+        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
+        return await self.reader.readexactly(size)
+
+    async def bare(self, token: bytes) -> bytes:
+        self.writer.write(struct.pack(">i", len(token)) + token)
+        return await self.frame()
+
+    async def log_in(self, mechanism: str, exchange: ClientExchange, version: int = 2) -> Any:
+        """The last answer."""
+        handshake = await self.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
+        if handshake.error_code:
+            return handshake
+        token: bytes | None = exchange.first()
+        while token is not None:
+            answer = await self.ask(SaslAuthenticateRequest(auth_bytes=token), version)
+            if answer.error_code:
+                return answer
+            token = exchange.next(bytes(answer.auth_bytes))
+        return answer
+
+    async def is_closed(self) -> bool:
+        """Waits for the end of the connection."""
+        with contextlib.suppress(ConnectionError):
+            while await self.reader.read(4096):
+                pass
+        return True
+
+
+@asynccontextmanager
+async def connected(broker: Broker, context: ssl.SSLContext | None = None) -> AsyncIterator[Client]:
+    host, _, port = broker.address.rpartition(":")
+    client = Client(*await asyncio.open_connection(host, int(port), ssl=context, limit=2**26))
+    try:
+        yield client
+    finally:
+        client.writer.close()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await client.writer.wait_closed()
+
+
+def principals(broker: Broker) -> set[str]:
+    assert broker.server is not None
+    return {str(connection.principal) for connection in broker.server.connections}

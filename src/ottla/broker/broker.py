@@ -342,6 +342,7 @@ class Broker:
             missing = Page(metrics.MISSING_LIBRARY.encode() + b"\n", status=b"501 Not Implemented")
             http.pages[b"/metrics"] = lambda: missing
         else:
+            self.metrics.security = self.listener_security
             http.pages[b"/metrics"] = self.metrics.page
 
     def watch_event_loop(self) -> None:

@@ -14,6 +14,7 @@ from ottla.broker.http_endpoint import Page
 from ottla.net.server import Server
 
 if TYPE_CHECKING:
+    from ottla.broker.authentication.listeners import Listeners
     from ottla.broker.services import Services
     from ottla.broker.watchdog import Watchdog
 
@@ -40,6 +41,7 @@ class Metrics:
         self._cluster = ClusterCounters(services.broker_id)
         services.metadata.subscribe(lambda image: self._cluster.apply(image, services.monotonic()))
         self.watchdog: Watchdog | None = None
+        self.security: Listeners | None = None
 
     def page(self) -> Page:
         """All metrics in Prometheus' text form."""
@@ -50,6 +52,7 @@ class Metrics:
     def collect(self) -> Iterator[Any]:
         yield from self._requests()
         yield from self._network()
+        yield from self._authentication()
         yield from self._event_loop()
         yield from self._partitions()
         yield from cluster_families(self._families, self._services, self._cluster)
@@ -96,12 +99,42 @@ class Metrics:
             yield counter
         for name, doc, value in (
             ("ottla_connections", "Open connections.", len(server.connections)),
+            ("ottla_unauthenticated_connections", "Connections not authenticated yet.", len(server.newcomers)),
             ("ottla_unread_response_bytes", "Memory for responses not read yet.", server.unread_responses.used),
             ("ottla_incomplete_request_bytes", "Memory for incomplete requests.", server.incomplete_requests.used),
         ):
             gauge = core.GaugeMetricFamily(name, doc)
             gauge.add_metric([], value)
             yield gauge
+
+    def _authentication(self) -> Iterator[Any]:
+        if self.security is None:
+            return
+        core = self._families
+        handshakes = core.CounterMetricFamily("ottla_tls_handshake_failures", "TLS handshakes that failed.")
+        handshakes.add_metric([], self._server.failed_handshakes)
+        results = core.CounterMetricFamily(
+            "ottla_authentications", "SASL authentications by their result.", labels=["listener", "result"]
+        )
+        again = core.CounterMetricFamily(
+            "ottla_reauthentications", "Re-authentications by their result.", labels=["listener", "result"]
+        )
+        expired = core.CounterMetricFamily(
+            "ottla_expired_sessions", "Connections closed because their session had expired.", labels=["listener"]
+        )
+        for name, listener in self.security.sasl.items():
+            counters = listener.counters
+            results.add_metric([name, "success"], counters.successful)
+            results.add_metric([name, "failure"], counters.failed)
+            again.add_metric([name, "success"], counters.successful_again)
+            again.add_metric([name, "failure"], counters.failed_again)
+            expired.add_metric([name], counters.expired)
+        certificates = core.GaugeMetricFamily(
+            "ottla_certificate_expiry_timestamp_seconds", "When a listener's certificate expires.", labels=["listener"]
+        )
+        for name, tls in self.security.tls.items():
+            certificates.add_metric([name], tls.expires)
+        yield from (handshakes, results, again, expired, certificates)
 
     def _event_loop(self) -> Iterator[Any]:
         if self.watchdog is None:

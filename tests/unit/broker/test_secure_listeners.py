@@ -6,8 +6,7 @@ import logging
 import os
 import ssl
 import struct
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,7 @@ from ottla.broker.settings.config import load_config
 from ottla.errors import ConfigError, ErrorCode
 from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.metadata.scram_changes import Upsertion
-from ottla.protocol.api import ApiKey
-from ottla.protocol.framing import decode_response, encode_request
+from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchRequest
@@ -29,10 +27,10 @@ from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.record_batch import build_batch
-from ottla.security.sasl.client_exchanges import ClientExchange, PlainExchange, ScramExchange
+from ottla.security.sasl.client_exchanges import PlainExchange, ScramExchange
 from ottla.security.sasl.scram_math import SCRAM_SHA_512, salted_password
 from tests.support.certificates import Authority
-from tests.support.secure_brokers import USERS, Security, broker_jaas, running_broker
+from tests.support.secure_brokers import USERS, Security, broker_jaas, connected, principals, running_broker
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -43,70 +41,6 @@ def run(story: Coroutine[Any, Any, None]) -> None:
 @pytest.fixture(scope="module")
 def security(tmp_path_factory: pytest.TempPathFactory) -> Security:
     return Security(tmp_path_factory.mktemp("security"))
-
-
-class Client:
-    """One connection that speaks the protocol."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def ask(self, request: Any, version: int) -> Any:
-        self.writer.write(encode_request(request.api_key, version, 5, "test", request))
-        frame = await self.frame()
-        return decode_response(ApiKey(request.api_key), version, frame)[1]
-
-    async def frame(self) -> bytes:
-        (size,) = struct.unpack(">i", await self.reader.readexactly(4))
-        return await self.reader.readexactly(size)
-
-    async def bare(self, token: bytes) -> bytes:
-        self.writer.write(struct.pack(">i", len(token)) + token)
-        return await self.frame()
-
-    async def log_in(self, mechanism: str, exchange: ClientExchange, version: int = 2) -> Any:
-        """The last answer."""
-        handshake = await self.ask(SaslHandshakeRequest(mechanism=mechanism), 1)
-        if handshake.error_code:
-            return handshake
-        token: bytes | None = exchange.first()
-        while token is not None:
-            answer = await self.ask(SaslAuthenticateRequest(auth_bytes=token), version)
-            if answer.error_code:
-                return answer
-            token = exchange.next(bytes(answer.auth_bytes))
-        return answer
-
-    async def is_closed(self) -> bool:
-        """Waits for the end of the connection."""
-        with contextlib.suppress(ConnectionError):
-            while await self.reader.read(4096):
-                pass
-        return True
-
-
-@asynccontextmanager
-async def connected(broker: Broker, context: ssl.SSLContext | None = None) -> AsyncIterator[Client]:
-    host, _, port = broker.address.rpartition(":")
-    client = Client(*await asyncio.open_connection(host, int(port), ssl=context, limit=2**26))
-    try:
-        yield client
-    finally:
-        client.writer.close()
-        with contextlib.suppress(ConnectionError, ssl.SSLError):
-            await client.writer.wait_closed()
-
-
-def trusting(security: Security, **more: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=security.authority_file)
-    if "certificate" in more:
-        context.load_cert_chain(more["certificate"])
-    return context
-
-
-def principals(broker: Broker) -> set[str]:
-    assert broker.server is not None
-    return {str(connection.principal) for connection in broker.server.connections}
 
 
 async def add_user(broker: Broker, user: str, password: str) -> None:
@@ -131,7 +65,7 @@ def test_large_requests_and_responses_pass_through_tls(security: Security, tmp_p
     async def story() -> None:
         async with (
             running_broker(tmp_path, security.settings("SSL")) as broker,
-            connected(broker, trusting(security)) as client,
+            connected(broker, security.client_context()) as client,
         ):
             topic = CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
             await client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 4)
@@ -165,14 +99,14 @@ def test_the_owner_of_a_client_certificate_is_the_user(
             "ssl.client.auth": "required",
             "ssl.principal.mapping.rules": "RULE:^CN=(.*?),.*$/$1/L,DEFAULT",
         }
-        context = trusting(security, certificate=security.client_file("Alice"))
+        context = security.client_context(security.client_file("Alice"))
         context.maximum_version = version
         async with running_broker(tmp_path, settings) as broker:
             async with connected(broker, context) as client:
                 assert (await client.ask(MetadataRequest(topics=[]), 1)).brokers
                 assert principals(broker) == {"User:alice"}
             with contextlib.suppress(ssl.SSLError, ConnectionError):
-                async with connected(broker, trusting(security)) as client:
+                async with connected(broker, security.client_context()) as client:
                     # In TLS 1.3 a client learns only now that its certificate is missing.
                     client.writer.write(encode_request(3, 1, 5, "test", MetadataRequest(topics=[])))
                     assert await client.reader.read(100) == b""
@@ -206,17 +140,17 @@ def test_new_certificates_are_used_without_a_restart(security: Security, tmp_pat
         other = Authority("CN=Other")
         async with (
             running_broker(tmp_path / "data", settings) as broker,
-            connected(broker, trusting(security)) as old,
+            connected(broker, security.client_context()) as old,
         ):
             assert broker.listener_security is not None
             file.write_text("broken")
             broker.listener_security.reload()
-            async with connected(broker, trusting(security)) as client:
+            async with connected(broker, security.client_context()) as client:
                 assert (await client.ask(MetadataRequest(topics=[]), 1)).brokers
             other.issue().write(file)
             broker.listener_security.reload()
             with pytest.raises(ssl.SSLCertVerificationError):
-                async with connected(broker, trusting(security)):
+                async with connected(broker, security.client_context()):
                     pass
             context = ssl.create_default_context(cadata=other.pem)
             async with connected(broker, context) as client:
@@ -416,7 +350,7 @@ def test_connections_that_do_not_authenticate_are_few_and_short(
             for client in silent[:3]:
                 assert await client.is_closed(), "the oldest ones make room"
             assert len(broker.server.newcomers) == 5
-            context = trusting(security) if protocol == "SSL" else None
+            context = security.client_context() if protocol == "SSL" else None
             async with connected(broker, context) as served:
                 if mechanisms:
                     await served.log_in("PLAIN", PlainExchange("alice", USERS["alice"]))

@@ -1,0 +1,179 @@
+"""OAUTHBEARER on a listener: which tokens are accepted, and where the keys come from."""
+
+import asyncio
+import json
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from ottla.broker.authentication.oauth_tokens import OauthTokens
+from ottla.broker.settings.listener_security import ListenerSettings
+from ottla.clock import system_clock
+from ottla.errors import ConfigError
+from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.security.sasl.client_exchanges import OauthBearerExchange
+from ottla.security.sasl.server_exchanges import SaslFailure
+from tests.support.secure_brokers import connected, principals, running_broker
+
+
+class Provider:
+    """An identity provider: signs tokens, and publishes its keys in a file."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "keys.json"
+        self.keys: dict[str, Any] = {}
+        self.rotate("first")
+
+    def rotate(self, key_id: str, *, uses_rsa: bool = False) -> None:
+        self.key_id = key_id
+        self.key: Any = rsa.generate_private_key(65537, 2048) if uses_rsa else ec.generate_private_key(ec.SECP256R1())
+        self.algorithm = "RS256" if uses_rsa else "ES256"
+        algorithm = jwt.get_algorithm_by_name(self.algorithm)
+        self.keys[key_id] = {**algorithm.to_jwk(self.key.public_key(), as_dict=True), "kid": key_id, "use": "sig"}
+        self.file.write_text(json.dumps({"keys": list(self.keys.values())}))
+
+    def token(self, **claims: Any) -> str:
+        content = {"sub": "alice", "aud": "kafka", "iss": "https://idp", "exp": time.time() + 300, **claims}
+        content = {name: value for name, value in content.items() if value is not None}
+        return jwt.encode(content, self.key, self.algorithm, headers={"kid": self.key_id})
+
+    def settings(self, **more: str) -> dict[str, str]:
+        return {
+            "sasl.oauthbearer.jwks.endpoint.url": self.file.as_uri(),
+            "sasl.oauthbearer.expected.audience": "kafka,other",
+            "sasl.oauthbearer.expected.issuer": "https://idp",
+        } | {f"sasl.oauthbearer.{name.replace('_', '.')}": value for name, value in more.items()}
+
+
+@pytest.fixture
+def provider(tmp_path: Path) -> Provider:
+    return Provider(tmp_path)
+
+
+def tokens(provider: Provider, **more: str) -> OauthTokens:
+    return OauthTokens(ListenerSettings(provider.settings(**more), "INSIDE"), system_clock)
+
+
+def run(story: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(story, 60))
+
+
+@pytest.mark.parametrize("uses_rsa", [False, True])
+def test_a_signed_token_says_who_the_client_is(provider: Provider, uses_rsa: bool) -> None:
+    async def story() -> None:
+        provider.rotate("other", uses_rsa=uses_rsa)
+        found = await tokens(provider).verify(provider.token())
+        assert found.user == "alice"
+        assert 290_000 < found.expires_ms - system_clock() < 310_000
+        by_client = tokens(provider, sub_claim_name="client_id")
+        assert (await by_client.verify(provider.token(client_id="shop"))).user == "shop"
+
+    run(story())
+
+
+def test_other_tokens_are_rejected(provider: Provider, tmp_path: Path) -> None:
+    (tmp_path / "thief").mkdir()
+    thief = Provider(tmp_path / "thief")
+    unsigned = jwt.encode({"sub": "alice", "exp": time.time() + 99}, "", "none", headers={"kid": "first"})
+    secret = "x" * 64
+    hmac_signed = jwt.encode({"sub": "alice", "exp": time.time() + 99}, secret, "HS256", headers={"kid": "first"})
+
+    async def story() -> None:
+        verifier = tokens(provider)
+        for token, reason in (
+            (provider.token(exp=time.time() - 31), "expired"),
+            (provider.token(exp=None), 'missing the "exp" claim'),
+            (provider.token(nbf=time.time() + 60), "not yet valid"),
+            (provider.token(aud="elsewhere"), "Audience"),
+            (provider.token(iss="https://thief"), "issuer"),
+            (provider.token(sub=None), "no claim sub"),
+            (provider.token(sub=" "), "no claim sub"),
+            (thief.token(), "Signature verification failed"),
+            (unsigned, "rejected"),
+            (hmac_signed, "rejected"),
+            ("junk", "malformed"),
+        ):
+            with pytest.raises(SaslFailure, match=reason):
+                await verifier.verify(token)
+        assert (await verifier.verify(provider.token(exp=time.time() - 5))).user == "alice", "clocks may differ a bit"
+
+    run(story())
+
+
+def test_new_keys_are_found_when_a_token_needs_them(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.broker.authentication.oauth_tokens.MIN_REFRESH_SECONDS", 0.0)
+
+    async def story() -> None:
+        verifier = tokens(provider)
+        await verifier.verify(provider.token())
+        provider.rotate("second")
+        assert (await verifier.verify(provider.token())).user == "alice"
+        old = provider.token()
+        provider.file.write_text("broken")
+        await verifier.refresh()
+        assert (await verifier.verify(old)).user == "alice", "keys that were read stay"
+
+    run(story())
+
+
+def test_unknown_keys_do_not_make_the_broker_ask_again_and_again(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        verifier = tokens(provider)
+        reads = 0
+        read = verifier._read  # noqa: SLF001
+
+        def counted() -> None:
+            nonlocal reads
+            reads += 1
+            read()
+
+        monkeypatch.setattr(verifier, "_read", counted)
+        provider.key_id = "unknown"
+        for _ in range(20):
+            with pytest.raises(SaslFailure, match="unknown key"):
+                await verifier.verify(provider.token())
+        assert reads == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize(
+    ("url", "error"), [("", "is not set"), ("ftp://idp/keys", "Invalid value ftp://idp/keys"), ("idp", "Invalid value")]
+)
+def test_the_place_of_the_keys_must_be_a_url(url: str, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        OauthTokens(ListenerSettings({"sasl.oauthbearer.jwks.endpoint.url": url}, "INSIDE"), system_clock)
+
+
+def test_a_token_opens_a_listener_until_it_expires(provider: Provider, tmp_path: Path) -> None:
+    """The session is as long as the token, if connections.max.reauth.ms allows that much."""
+
+    async def story() -> None:
+        settings = {
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "connection.failed.authentication.delay.ms": "1",
+            "connections.max.reauth.ms": "3600000",
+            **provider.settings(),
+        }
+        async with running_broker(tmp_path / "data", settings) as broker:
+            async with connected(broker) as client:
+                answer = await client.log_in("OAUTHBEARER", OauthBearerExchange(provider.token()))
+                assert answer.error_code == 0
+                assert 250_000 < answer.session_lifetime_ms <= 300_000
+                assert (await client.ask(MetadataRequest(topics=[]), 1)).brokers
+                assert "User:alice" in principals(broker)
+            async with connected(broker) as stranger:
+                answer = await stranger.log_in("OAUTHBEARER", OauthBearerExchange(provider.token(aud="x")))
+                assert "the token was rejected: Audience doesn't match" in answer.error_message
+                assert await stranger.is_closed()
+
+    run(story())
