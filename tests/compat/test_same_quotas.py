@@ -235,8 +235,10 @@ def test_a_limited_producer_runs_at_its_quota_on_both(clean: list[Side]) -> None
         delivered: list[tuple[float, int]] = []
 
         def on_delivery(error: Any, message: Any, into: list[tuple[float, int]] = delivered) -> None:
-            assert error is None, error
-            into.append((time.monotonic(), len(message.value())))
+            if error is None:
+                into.append((time.monotonic(), len(message.value())))
+            else:
+                assert "Purged in queue" in error.str(), error  # at the end of the test
 
         begun = time.monotonic()
         while time.monotonic() - begun < 35:

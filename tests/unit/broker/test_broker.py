@@ -21,7 +21,9 @@ from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchRequest
+from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
@@ -219,6 +221,29 @@ def test_a_pattern_of_transactional_ids_is_checked_even_if_there_are_none(tmp_pa
             for pattern, expected in (("(", ErrorCode.INVALID_REGULAR_EXPRESSION), (".*", 0), ("", 0), (None, 0)):
                 request = ListTransactionsRequest(transactional_id_pattern=pattern)
                 assert (await client.ask(request, 2)).error_code == expected, pattern
+
+    run(story())
+
+
+def test_a_hostile_pattern_of_transactional_ids_delays_nobody(tmp_path: Path) -> None:
+    """Python's own matcher would backtrack for years."""
+
+    async def story() -> None:
+        async with running(tmp_path) as broker, client_of(broker) as client, client_of(broker) as other:
+            hostile_id = "a" * 30_000
+            for name in (hostile_id, "orders-1"):
+                await client.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[name]), 4)
+                request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000)
+                for _ in range(1000):
+                    if not (await client.ask(request, 4)).error_code:
+                        break
+                    await asyncio.sleep(0.01)
+            listing = ListTransactionsRequest(transactional_id_pattern="(a+)+b|orders-.*")
+            asked = asyncio.ensure_future(client.ask(listing, 2))
+            await asyncio.sleep(0)
+            await other.ask(MetadataRequest(topics=[]), 9)
+            (found,) = (await asked).transaction_states
+            assert found.transactional_id == "orders-1"
 
     run(story())
 

@@ -4,18 +4,23 @@ v1   filter by duration (KIP-994)
 v2   filter by a pattern of transactional ids (KIP-1152)
 """
 
-import re
+import asyncio
 from collections.abc import Awaitable
+from itertools import accumulate
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, in_slices
 from ottla.broker.services import Context
+from ottla.coordinator.transaction.id_pattern import IdPattern, PatternError
 from ottla.coordinator.transaction.transaction import Transaction, TransactionState
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from ottla.security.resources import Operation, ResourceType
+
+CHARACTERS_AT_ONCE = 10_000
+"""How many characters of ids are matched with a pattern in one step: a few milliseconds."""
 
 _STATES = {str(state) for state in TransactionState}
 
@@ -33,8 +38,8 @@ def list_transactions(
     if asked and not asked & _STATES:
         return response
     try:
-        pattern = re.compile(request.transactional_id_pattern) if request.transactional_id_pattern else None
-    except re.error:
+        pattern = IdPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
+    except PatternError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     found = [
         transaction
@@ -43,17 +48,40 @@ def list_transactions(
             asked & _STATES,
             set(request.producer_id_filters),
             request.duration_filter,
-            pattern,
             context.services.clock(),
         )
     ]
     describable = context.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
     if describable is not None:
         found = [transaction for transaction in found if describable[transaction.transactional_id]]
+    if pattern is not None:
+        return Later(lambda: _matching(pattern, found, response, context.api_version))
     if len(found) > SLICE:
         return Later(lambda: _in_slices(found, response, context.api_version))
     response.transaction_states = _listed(found)
     return response
+
+
+async def _matching(
+    pattern: IdPattern, found: list[Transaction], message: ListTransactionsResponse, version: int
+) -> SlicedResponse:
+    """Other requests are served meanwhile: a peer chose the pattern, and peers chose the ids."""
+    matching: list[Transaction] = []
+    for characters, transaction in zip(accumulate(len(each.transactional_id) for each in found), found, strict=True):
+        if await _matches(pattern, transaction.transactional_id):
+            matching.append(transaction)
+        if characters // CHARACTERS_AT_ONCE > (characters - len(transaction.transactional_id)) // CHARACTERS_AT_ONCE:
+            await asyncio.sleep(0)
+    return await _in_slices(matching, message, version)
+
+
+async def _matches(pattern: IdPattern, text: str) -> bool:
+    match = pattern.match(text)
+    while True:
+        found = match.advance()
+        if found is not None:
+            return found
+        await asyncio.sleep(0)
 
 
 async def _in_slices(found: list[Transaction], message: ListTransactionsResponse, version: int) -> SlicedResponse:

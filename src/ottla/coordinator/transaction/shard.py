@@ -4,7 +4,6 @@ Each step returns the record of the changed transaction and the reply. The runti
 starts writing markers, until the record is committed: the decision is durable before it becomes visible.
 """
 
-import re
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
 
@@ -356,7 +355,6 @@ class TransactionShard:
         states: set[str],
         producer_ids: set[int],
         longer_than_ms: int,
-        pattern: re.Pattern[str] | None,
         now: int,
     ) -> list[Transaction]:
         """Transactions that match every filter. As in Kafka, the duration counts from the start of the last
@@ -367,5 +365,4 @@ class TransactionShard:
             if (not states or str(transaction.state) in states)
             and (not producer_ids or transaction.producer_id in producer_ids)
             and (longer_than_ms < 0 or now - transaction.start_timestamp > longer_than_ms)
-            and (pattern is None or pattern.fullmatch(transaction.transactional_id))
         ]
