@@ -29,6 +29,7 @@ from bench import (
     kernels,
     memory,
     partitions,
+    scale,
     spark,
     startup,
     stores,
@@ -56,6 +57,7 @@ SUITES = (
     "cluster",
     "cores",
     "stores",
+    "scale",
 )
 
 OWN: dict[str, Callable[..., None]] = {
@@ -64,6 +66,7 @@ OWN: dict[str, Callable[..., None]] = {
     "assignors": assignors.run,
     "memory": memory.run,
     "partitions": partitions.run,
+    "scale": scale.run,
     "spark": spark.run,
     "stores": stores.run,
 }

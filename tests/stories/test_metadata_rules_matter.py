@@ -26,6 +26,7 @@ from ottla.metadata.isr_proposals import IsrProposals
 from ottla.metadata.session_locks import Peers
 from ottla.metadata.sqlite_store import SqliteStore
 from ottla.metadata.store import Check, Operation
+from ottla.metadata.sweep import Sweep
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from tests.unit.metadata import (
     test_config_changes,
@@ -84,6 +85,11 @@ def first_log(self: Election, partition: Any) -> int | None:
     return next((r.broker_id for r in partition.recovering if r.end_offset >= 0), None)
 
 
+def unlimited_changes(sweep: Sweep, image: Any, situation: Any, find: Any, limit: int) -> list[Any]:
+    found = (find(topic, partition) for topic in image.topics.values() for partition in topic.partitions)
+    return [change for change in found if change is not None]
+
+
 def empty_in_sync_set(self: Election, topic: Any, partition: Any) -> Any:
     roles = SUCCESSOR(self, topic, partition)
     return roles._replace(isr=()) if roles.leader == -1 else roles
@@ -121,7 +127,7 @@ RULES = [
     ),
     Rule(
         "an election changes at most 100 partitions in one commit",
-        set_to(elections, "islice", lambda items, limit: items),
+        set_to(Sweep, "changes", unlimited_changes),
         test_elections.test_an_election_changes_a_limited_number_of_partitions_in_one_commit,
     ),
     Rule(

@@ -14,6 +14,7 @@ from ottla.metadata.config import ControllerConfig
 from ottla.metadata.decisions import Decision
 from ottla.metadata.elections import MAX_CHANGES, ElectionRules
 from ottla.metadata.image import ClusterImage
+from ottla.metadata.sweep import Sweep
 
 log = logging.getLogger("ottla.metadata")
 
@@ -88,7 +89,7 @@ class ControllerDuties:
         if image.controller_id == -1:
             changed = await self._submit(self._take_over)
         if image.controller_id in (-1, self._broker_id):
-            changed += await self._repeat(self._elect)
+            changed += await self._repeat(self._elect_with(Sweep()))
             await self._move_replicas()
         if changed:
             log.info("controller %d: %d partitions have new leaders or in-sync sets", self._broker_id, changed)
@@ -100,8 +101,8 @@ class ControllerDuties:
             return Decision(0)  # another broker was faster
         return elections.take_over(image, self._rules, controller, awaited=self.awaited(image))
 
-    def _elect(self, image: ClusterImage) -> Decision[int]:
-        return elections.elect_leaders(image, self._rules, awaited=self.awaited(image))
+    def _elect_with(self, sweep: Sweep) -> Decide:
+        return lambda image: elections.elect_leaders(image, self._rules, awaited=self.awaited(image), sweep=sweep)
 
     async def _move_replicas(self) -> None:
         """Completes reassignments, and adds replicas to internal topics that have too few."""
@@ -152,7 +153,8 @@ class ControllerDuties:
         if due_in > 0:
             return due_in
         self._imbalanced_since = None
-        changed = await self._repeat(elections.elect_preferred_leaders)
+        sweep = Sweep()
+        changed = await self._repeat(lambda image: elections.elect_preferred_leaders(image, sweep=sweep))
         if changed:
             log.info("controller %d: %d partitions are led by their first replica again", self._broker_id, changed)
         return None

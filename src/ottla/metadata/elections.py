@@ -15,6 +15,7 @@ from ottla.metadata import records
 from ottla.metadata.decisions import Decision, Put, Unchanged
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.metadata.records import NO_LEADER
+from ottla.metadata.sweep import Sweep
 from ottla.types import TopicPartition
 
 MAX_CHANGES = 100
@@ -167,32 +168,38 @@ def put_roles(
 
 
 def elect_leaders(
-    image: ClusterImage, rules: ElectionRules, *, awaited: Collection[int] = (), limit: int = MAX_CHANGES
+    image: ClusterImage,
+    rules: ElectionRules,
+    *,
+    awaited: Collection[int] = (),
+    limit: int = MAX_CHANGES,
+    sweep: Sweep | None = None,
 ) -> Decision[int]:
     """Elects leaders for partitions without one, where possible, and removes dead brokers from in-sync sets.
 
-    Changes at most `limit` partitions; the reply is their number.
+    Changes at most `limit` partitions; the reply is their number. With `sweep` it continues where the last call ended.
     """
-    election = Election(image, rules, awaited=awaited)
-    changes = list(islice(_elections(election), limit))
+    changes = _elections(Election(image, rules, awaited=awaited), limit, sweep or Sweep())
     return Decision(len(changes), changes, controller_only(image))
 
 
-def _elections(election: Election) -> Iterator[Put]:
-    present, awaited = election.image.brokers, election.awaited
-    for topic in election.image.topics.values():
-        for partition in topic.partitions:
-            leader = partition.leader
-            if leader in present:
-                if all(map(present.__contains__, partition.isr)):
-                    continue
-                roles = election.without_dead(topic, partition)
-            elif leader in awaited:
-                continue
-            else:
-                roles = election.successor(topic, partition)
-            if roles != roles_of(partition):
-                yield put_roles(topic, partition, roles, election.epoch)
+def _elections(election: Election, limit: int, sweep: Sweep) -> list[Put]:
+    image, awaited = election.image, election.awaited
+    present = image.brokers
+
+    def find(topic: TopicImage, partition: PartitionImage) -> Put | None:
+        leader = partition.leader
+        if leader in present:
+            if all(map(present.__contains__, partition.isr)):
+                return None
+            roles = election.without_dead(topic, partition)
+        elif leader in awaited:
+            return None
+        else:
+            roles = election.successor(topic, partition)
+        return None if roles == roles_of(partition) else put_roles(topic, partition, roles, election.epoch)
+
+    return sweep.changes(image, (present, awaited, image.broker_configs), find, limit)
 
 
 def take_over(
@@ -206,7 +213,7 @@ def take_over(
     """Becomes controller, and elects the first leaders in the same commit: when the controller's process dies, it may
     have led partitions too."""
     election = Election(image, rules, awaited=awaited, epoch=image.controller_epoch + 1)
-    changes = list(islice(_elections(election), limit))
+    changes = _elections(election, limit, Sweep())
     return Decision(len(changes), [*controller.changes, *changes])
 
 
@@ -327,30 +334,34 @@ def _requested(
 # Preferred leaders
 
 
-def elect_preferred_leaders(image: ClusterImage, *, limit: int = MAX_CHANGES) -> Decision[int]:
+def elect_preferred_leaders(
+    image: ClusterImage, *, limit: int = MAX_CHANGES, sweep: Sweep | None = None
+) -> Decision[int]:
     """Makes the preferred replica the leader of each partition, where it is alive and in sync."""
     alive = electable_brokers(image)
-    changes = [
-        put_roles(topic, partition, roles_of(partition)._replace(leader=partition.replicas[0]), image.controller_epoch)
-        for topic, partition in islice(_imbalanced(image, alive), limit)
-    ]
+
+    def find(topic: TopicImage, partition: PartitionImage) -> Put | None:
+        if not _is_imbalanced(partition, alive):
+            return None
+        roles = roles_of(partition)._replace(leader=partition.replicas[0])
+        return put_roles(topic, partition, roles, image.controller_epoch)
+
+    changes = (sweep or Sweep()).changes(image, image.brokers, find, limit)
     return Decision(len(changes), changes, controller_only(image))
 
 
 def is_imbalanced(image: ClusterImage) -> bool:
     """Whether a preferred replica could lead its partition, but does not."""
-    return next(_imbalanced(image, electable_brokers(image)), None) is not None
+    alive = electable_brokers(image)
+    return any(_is_imbalanced(partition, alive) for topic in image.topics.values() for partition in topic.partitions)
 
 
-def _imbalanced(image: ClusterImage, alive: Collection[int]) -> Iterator[tuple[TopicImage, PartitionImage]]:
-    for topic in image.topics.values():
-        for partition in topic.partitions:
-            preferred = partition.replicas[0]
-            # A reassignment elects its own leader when it completes.
-            if (
-                partition.leader not in (preferred, NO_LEADER)
-                and preferred in partition.isr
-                and preferred in alive
-                and preferred not in partition.removing
-            ):
-                yield topic, partition
+def _is_imbalanced(partition: PartitionImage, alive: Collection[int]) -> bool:
+    preferred = partition.replicas[0]
+    # A reassignment elects its own leader when it completes.
+    return (
+        partition.leader not in (preferred, NO_LEADER)
+        and preferred in partition.isr
+        and preferred in alive
+        and preferred not in partition.removing
+    )

@@ -53,11 +53,13 @@ class MemoryTree:
         store.expire()
 
     def apply(self, operations: Sequence[Operation], session_id: int) -> None:
-        entries = dict(self.entries)
+        # First to a map of the changes, so that nothing has changed if one of the operations fails.
+        entries: dict[str, Entry | None] = {}
         revision = self.revision + 1
         changed: dict[str, Change] = {}
         for operation in operations:
-            key, found = operation.key, entries.get(operation.key)
+            key = operation.key
+            found = entries[key] if key in entries else self.entries.get(key)
             if isinstance(operation, Create):
                 if found is not None:
                     raise Conflict(operation, "the key exists")
@@ -72,10 +74,15 @@ class MemoryTree:
             elif isinstance(operation, Set):
                 entries[key] = found._replace(value=operation.value, version=found.version + 1, modified=revision)
             elif isinstance(operation, Delete):
-                del entries[key]
+                entries[key] = None
             if not isinstance(operation, Check):
-                changed[key] = Change(key, entries.get(key), revision)
-        self.entries, self.revision = entries, revision
+                changed[key] = Change(key, entries[key], revision)
+        for key, entry in entries.items():
+            if entry is None:
+                self.entries.pop(key, None)
+            else:
+                self.entries[key] = entry
+        self.revision = revision
         self.commits += 1
         for store in self.stores.values():
             store.enqueue(list(changed.values()))
