@@ -262,7 +262,7 @@ def test_a_source_topic_that_was_made_again_is_refused(
         (["--topics", "x", "--groups", "("], 2, "--groups ( is no regular expression"),
         (["--topics", "x", "--verify", "--follow"], 2, "--verify copies nothing"),
         (["--topics", "no-such-topic"], 1, "no topic of the source matches no-such-topic"),
-        (["--topics", "x", "--to-config", "/no/such/file"], 2, "cannot read /no/such/file"),
+        (["--topics", "x", "--to-config", "/no/such/file"], 2, "/no/such/file: no such file"),
     ],
 )
 def test_mistakes_are_explained_in_one_line(

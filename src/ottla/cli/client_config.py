@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,14 @@ _from_file: dict[str, str] = {}
 
 def settings_from_file(kind: type[ClientConfig] = AdminConfig) -> dict[str, str]:
     """The settings of the file without those of other kinds of clients: one file serves all commands."""
+    return for_kind(_from_file, kind)
+
+
+def for_kind(settings: Mapping[str, str], kind: type[ClientConfig]) -> dict[str, str]:
+    """Settings of a file, without those of other kinds of clients and those that the command decides."""
     elsewhere = {name for other in (ProducerConfig, ConsumerConfig) for name in settings_of(other)}
     dropped = (elsewhere - settings_of(kind).keys()) | OF_THE_COMMAND | {""}
-    return {name: value for name, value in _from_file.items() if name not in dropped}
+    return {name: value for name, value in settings.items() if name not in dropped}
 
 
 def references_to_file() -> dict[str, str]:

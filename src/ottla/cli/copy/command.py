@@ -11,11 +11,10 @@ from rich.console import Console
 
 from ottla.cli.copy.copier import Copier, Status
 from ottla.cli.copy.groups import GroupCopier, group_matcher
+from ottla.cli.copy.sides import Side, side_from
 from ottla.cli.copy.topics import choose
 from ottla.cli.copy.verification import Compared, Verifier
 from ottla.cli.output import CommandError, console, count, plural, print_table, size
-from ottla.cli.serve_options import read_config
-from ottla.cli.session import client_settings
 from ottla.client.consumer.arrow import arrow_module
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
@@ -77,22 +76,16 @@ def copy(
     choose([], topics)  # checks the pattern
     if groups is not None:
         group_matcher(groups)
-    settings = [_settings(source, from_config, "--from"), _settings(target, to_config, "--to")]
+    sides = side_from(source, from_config, "--from"), side_from(target, to_config, "--to")
     if verify:
-        _verify(settings[0], settings[1], topics, as_json)
+        _verify(*sides, topics, as_json)
     else:
-        asyncio.run(_copy(settings[0], settings[1], topics, groups, follow=follow, as_json=as_json))
-
-
-def _settings(bootstrap: str, config: str | None, option: str) -> dict[str, str]:
-    if not bootstrap.strip():
-        raise OttlaError(f"{option} is empty", f"write {option} HOST:PORT")
-    return client_settings(bootstrap) | (read_config(config) if config is not None else {})
+        asyncio.run(_copy(*sides, topics, groups, follow=follow, as_json=as_json))
 
 
 async def _copy(
-    source: Mapping[str, str],
-    target: Mapping[str, str],
+    source: Side,
+    target: Side,
     topics: str,
     groups: str | None,
     *,
@@ -190,7 +183,7 @@ class View:
         print(line, flush=True)
 
 
-def _verify(source: Mapping[str, str], target: Mapping[str, str], topics: str, as_json: bool) -> None:
+def _verify(source: Side, target: Side, topics: str, as_json: bool) -> None:
     def show(result: Compared) -> None:
         if as_json:
             document = {

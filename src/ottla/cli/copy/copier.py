@@ -6,11 +6,12 @@ transaction, read the ledger, and continue where it says.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.copy.ledger import LEDGER_TOPIC, Ledger, Range, transactional_id
+from ottla.cli.copy.sides import Side
 from ottla.cli.copy.topics import prepare
 from ottla.cli.output import CommandError
 from ottla.client.admin.admin import AsyncAdmin
@@ -42,13 +43,6 @@ FAILURES_MAX = 8
 """Failures in a row, without progress in between, until a copy that does not follow gives up."""
 PAUSE_MAX_S = 10.0
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
-SOURCE_SETTINGS = {
-    "isolation.level": "read_committed",
-    "enable.auto.commit": "false",
-    "auto.offset.reset": "none",
-    "allow.auto.create.topics": "false",
-}
-"""Required for a correct copy."""
 SOURCE_DEFAULTS = {"max.partition.fetch.bytes": "8388608"}
 TARGET_DEFAULTS = {
     "batch.size": "524288",
@@ -84,13 +78,13 @@ class Copier:
 
     def __init__(
         self,
-        source: Mapping[str, str],
-        target: Mapping[str, str],
+        source: Side,
+        target: Side,
         pattern: str,
         *,
         on_progress: Callable[[Status], None],
     ) -> None:
-        self._source, self._target, self._pattern = dict(source), dict(target), pattern
+        self._source, self._target, self._pattern = source, target, pattern
         self._on_progress = on_progress
         self.status = Status()
         self.ledger = Ledger("")
@@ -103,7 +97,7 @@ class Copier:
         `when_refreshed` is called from time to time while following, and once at the end.
         """
         failures = 0
-        async with AsyncAdmin(self._source) as source, AsyncAdmin(self._target) as target:
+        async with self._source.admin() as source, self._target.admin() as target:
             while True:
                 before = self.status.transactions
                 try:
@@ -138,10 +132,9 @@ class Copier:
             raise CommandError(f"no topic of the source matches {self._pattern}", "see: ottla topic list")
         for notice in notices:
             self.status.note(notice)
-        settings = TARGET_DEFAULTS | self._target | {"acks": "all", "transactional.id": transactional_id(clusters[0])}
         async with (
-            AsyncConsumer(SOURCE_DEFAULTS | self._source | SOURCE_SETTINGS) as consumer,
-            AsyncProducer(settings) as producer,
+            self._source.consumer(SOURCE_DEFAULTS) as consumer,
+            self._target.producer(transactional_id(clusters[0]), TARGET_DEFAULTS) as producer,
         ):
             await producer.init_transactions()
             self.ledger = await read_ledger(self._target, clusters[0])
@@ -256,10 +249,10 @@ def joined(stored: list[dict[TopicPartition, StoredRows]]) -> dict[TopicPartitio
     return found
 
 
-async def read_ledger(target: Mapping[str, str], source_cluster: str) -> Ledger:
+async def read_ledger(target: Side, source_cluster: str) -> Ledger:
     """What the target knows about earlier copies of this source."""
     ledger, place = Ledger(source_cluster), TopicPartition(LEDGER_TOPIC, 0)
-    async with AsyncConsumer(dict(target) | SOURCE_SETTINGS | {"auto.offset.reset": "earliest"}) as consumer:
+    async with target.consumer() as consumer:
         await consumer.assign([place])
         await consumer.seek_to_beginning()
         end = (await consumer.end_offsets([place]))[place]

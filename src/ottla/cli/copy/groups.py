@@ -6,14 +6,14 @@ counted on both sides.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from ottla.cli.copy.copier import POLL_MS, SOURCE_SETTINGS, Status, offsets_of
+from ottla.cli.copy.copier import POLL_MS, Status, offsets_of
 from ottla.cli.copy.ledger import Copied, Ledger
+from ottla.cli.copy.sides import Side
 from ottla.cli.copy.topics import is_compacted
 from ottla.client.admin.admin import AsyncAdmin
-from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.core.model import EARLIEST, LATEST, CommittedOffset
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
@@ -33,8 +33,8 @@ def group_matcher(pattern: str) -> Callable[[str], Any]:
 class GroupCopier:
     """Translates and commits the offsets of the groups that match a pattern."""
 
-    def __init__(self, source: Mapping[str, str], target: Mapping[str, str], pattern: str, status: Status) -> None:
-        self._source, self._target = dict(source), dict(target)
+    def __init__(self, source: Side, target: Side, pattern: str, status: Status) -> None:
+        self._source, self._target = source, target
         self._matches = group_matcher(pattern)
         self._status = status
         self._done: dict[tuple[str, TopicPartition], int] = {}
@@ -42,7 +42,7 @@ class GroupCopier:
         self.committed: dict[str, dict[TopicPartition, int]] = {}
 
     async def run(self, ledger: Ledger) -> None:
-        async with AsyncAdmin(self._source) as source, AsyncAdmin(self._target) as target:
+        async with self._source.admin() as source, self._target.admin() as target:
             for group in await source.list_groups():
                 if self._matches(group.group_id) and not group.group_id.startswith("ottla-copy-"):
                     await self._copy(group.group_id, ledger, source, target)
@@ -94,7 +94,7 @@ class GroupCopier:
     async def _count(self, partition: TopicPartition, first: int, end: int) -> int:
         """The number of committed records of the source from `first` to before `end`."""
         count = 0
-        async with AsyncConsumer(self._source | SOURCE_SETTINGS) as consumer:
+        async with self._source.consumer() as consumer:
             await consumer.assign([partition])
             await consumer.seek(partition, first)
             while await consumer.position(partition) < end:
@@ -104,7 +104,7 @@ class GroupCopier:
 
     async def _nth(self, partition: TopicPartition, first: int, count: int, end: int) -> int:
         """The offset of the record after `count` records of the target from `first` on."""
-        async with AsyncConsumer(self._target | SOURCE_SETTINGS) as consumer:
+        async with self._target.consumer() as consumer:
             await consumer.assign([partition])
             await consumer.seek(partition, first)
             while await consumer.position(partition) < end:

@@ -1,16 +1,16 @@
 """`ottla copy --verify`: compares the committed records of both clusters, partition by partition."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.cli.copy.checksums import COLUMNS, Checksum, LatestByKey
-from ottla.cli.copy.copier import POLL_MS, SOURCE_SETTINGS, offsets_of, read_ledger
+from ottla.cli.copy.copier import POLL_MS, offsets_of, read_ledger
 from ottla.cli.copy.ledger import Copied
+from ottla.cli.copy.sides import Side
 from ottla.cli.copy.topics import choose, is_compacted
 from ottla.cli.output import CommandError
 from ottla.client.admin.admin import AsyncAdmin
-from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.types import TopicPartition
 
@@ -38,12 +38,12 @@ class Compared:
 class Verifier:
     """Reads both sides up to where the copy is, and compares them."""
 
-    def __init__(self, source: Mapping[str, str], target: Mapping[str, str], pattern: str) -> None:
-        self._source, self._target, self._pattern = dict(source), dict(target), pattern
+    def __init__(self, source: Side, target: Side, pattern: str) -> None:
+        self._source, self._target, self._pattern = source, target, pattern
 
     async def run(self, on_result: Callable[[Compared], None]) -> list[Compared]:
         results = []
-        async with AsyncAdmin(self._source) as source, AsyncAdmin(self._target) as target:
+        async with self._source.admin() as source, self._target.admin() as target:
             cluster = (await source.describe_cluster()).cluster_id
             topics = choose(await source.list_topics(), self._pattern)
             ledger = await read_ledger(self._target, cluster)
@@ -102,13 +102,13 @@ class Verifier:
 
 
 async def read(
-    settings: Mapping[str, str], start: int, end: int, partition: TopicPartition, columns: list[str] | None = None
+    side: Side, start: int, end: int, partition: TopicPartition, columns: list[str] | None = None
 ) -> "AsyncIterator[pa.RecordBatch]":
     """The committed records of a partition from `start` to before `end`."""
     wanted = [*(columns or COLUMNS)] + ([] if columns and "offset" in columns else ["offset"])
     if start >= end:
         return
-    async with AsyncConsumer(dict(settings) | SOURCE_SETTINGS) as consumer:
+    async with side.consumer() as consumer:
         await consumer.assign([partition])
         await consumer.seek(partition, start)
         while await consumer.position(partition) < end:
