@@ -34,9 +34,14 @@ if TYPE_CHECKING:
         KafkaError,
         OttlaError,
     )
+    from ottla.security.acls import AccessControlEntry, AclBinding, AclBindingFilter, ResourcePattern
+    from ottla.security.resources import Operation, PatternType, PermissionType, ResourceType
     from ottla.types import TopicPartition
 
 __all__ = [
+    "AccessControlEntry",
+    "AclBinding",
+    "AclBindingFilter",
     "Admin",
     "ArgumentError",
     "AsyncAdmin",
@@ -64,14 +69,19 @@ __all__ = [
     "NoOffsetForPartitionError",
     "OffsetStore",
     "OffsetsMovedError",
+    "Operation",
     "OttlaError",
     "Output",
+    "PatternType",
+    "PermissionType",
     "Producer",
     "ProducerInterceptor",
     "ProducerRecord",
     "RebalanceListener",
     "RecordDeserializationError",
     "RecordSerializationError",
+    "ResourcePattern",
+    "ResourceType",
     "SerializingProducer",
     "SnapshotStore",
     "StoredOffsets",
@@ -89,6 +99,9 @@ __version__ = "0.1.0"
 
 # The module of each public name. It is imported on first use, so that `import ottla` stays fast.
 _HOMES = {
+    "AccessControlEntry": "ottla.security.acls",
+    "AclBinding": "ottla.security.acls",
+    "AclBindingFilter": "ottla.security.acls",
     "Admin": "ottla.client.blocking.admin",
     "ArgumentError": "ottla.errors",
     "AsyncAdmin": "ottla.client.admin.admin",
@@ -116,14 +129,19 @@ _HOMES = {
     "NoOffsetForPartitionError": "ottla.client.consumer.positions",
     "OffsetStore": "ottla.client.stores.offset_store",
     "OffsetsMovedError": "ottla.client.stores.database_store",
+    "Operation": "ottla.security.resources",
     "OttlaError": "ottla.errors",
     "Output": "ottla.client.transform",
+    "PatternType": "ottla.security.resources",
+    "PermissionType": "ottla.security.resources",
     "Producer": "ottla.client.blocking.producer",
     "ProducerInterceptor": "ottla.client.core.interceptors",
     "ProducerRecord": "ottla.client.core.interceptors",
     "RebalanceListener": "ottla.client.group.rebalance_listener",
     "RecordDeserializationError": "ottla.client.consumer.deserializing",
     "RecordSerializationError": "ottla.client.producer.serializing",
+    "ResourcePattern": "ottla.security.acls",
+    "ResourceType": "ottla.security.resources",
     "SerializingProducer": "ottla.client.blocking.producer",
     "SnapshotStore": "ottla.client.stores.snapshot_store",
     "StoredOffsets": "ottla.client.stores.stored_offsets",

@@ -35,6 +35,7 @@ COMMANDS = {
     "config": "ottla.cli.config",
     "user": "ottla.cli.user",
     "quota": "ottla.cli.quota",
+    "acl": "ottla.cli.acl.commands",
     "log": "ottla.cli.log",
     "verify": "ottla.cli.verify.command",
 }

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Self, Unpack
 
+from ottla.client.admin import acls as acl_calls
 from ottla.client.admin import cluster as cluster_calls
 from ottla.client.admin import configs as config_calls
 from ottla.client.admin import group_offsets as group_offset_calls
@@ -51,6 +52,7 @@ from ottla.client.core.setting_types import AdminSettings
 from ottla.client.core.settings import AdminConfig, build
 from ottla.clock import Clock, system_clock
 from ottla.errors import KafkaError
+from ottla.security.acls import AclBinding, AclBindingFilter
 from ottla.types import TopicPartition
 
 VIEW_IDLE_MS = 300_000
@@ -313,6 +315,23 @@ class AsyncAdmin:
         await replica_calls.unregister_broker(self._network, broker_id)
 
     # --- groups -------------------------------------------------------------------------------------------
+
+    async def create_acls(self, acls: Sequence[AclBinding]) -> None:
+        """Adds ACLs; those that exist already stay. The first that cannot be added is raised.
+
+        >>> orders = ResourcePattern(ResourceType.TOPIC, "orders")
+        >>> entry = AccessControlEntry("User:alice", "*", Operation.READ, PermissionType.ALLOW)
+        >>> await admin.create_acls([AclBinding(orders, entry)])
+        """
+        await acl_calls.create_acls(self._network, acls)
+
+    async def describe_acls(self, matching: AclBindingFilter | None = None) -> list[AclBinding]:
+        """The ACLs that match a filter; by default all of them. SECURITY_DISABLED if the broker has no authorizer."""
+        return await acl_calls.describe_acls(self._network, AclBindingFilter() if matching is None else matching)
+
+    async def delete_acls(self, filters: Sequence[AclBindingFilter]) -> list[AclBinding]:
+        """Deletes the ACLs that match one of the filters, and returns them."""
+        return await acl_calls.delete_acls(self._network, filters)
 
     async def find_coordinators(self, group_ids: Sequence[str]) -> dict[str, Node]:
         """The broker that coordinates each group, whether or not the group exists."""

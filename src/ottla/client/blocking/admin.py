@@ -40,6 +40,7 @@ from ottla.client.core.model import (
 )
 from ottla.client.core.setting_types import AdminSettings
 from ottla.errors import KafkaError
+from ottla.security.acls import AclBinding, AclBindingFilter
 from ottla.types import TopicPartition
 
 
@@ -294,6 +295,23 @@ class Admin:
         return self._call(self._async.unregister_broker(broker_id))
 
     # --- groups -------------------------------------------------------------------------------------------
+
+    def create_acls(self, acls: Sequence[AclBinding]) -> None:
+        """Adds ACLs; those that exist already stay. The first that cannot be added is raised.
+
+        >>> orders = ResourcePattern(ResourceType.TOPIC, "orders")
+        >>> entry = AccessControlEntry("User:alice", "*", Operation.READ, PermissionType.ALLOW)
+        >>> admin.create_acls([AclBinding(orders, entry)])
+        """
+        return self._call(self._async.create_acls(acls))
+
+    def describe_acls(self, matching: AclBindingFilter | None = None) -> list[AclBinding]:
+        """The ACLs that match a filter; by default all of them. SECURITY_DISABLED if the broker has no authorizer."""
+        return self._call(self._async.describe_acls(matching))
+
+    def delete_acls(self, filters: Sequence[AclBindingFilter]) -> list[AclBinding]:
+        """Deletes the ACLs that match one of the filters, and returns them."""
+        return self._call(self._async.delete_acls(filters))
 
     def find_coordinators(self, group_ids: Sequence[str]) -> dict[str, Node]:
         """The broker that coordinates each group, whether or not the group exists."""
