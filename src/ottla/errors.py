@@ -171,14 +171,17 @@ HINTS = {
     ErrorCode.MESSAGE_TOO_LARGE: "Send smaller records, or raise the topic's max.message.bytes.",
     ErrorCode.NETWORK_EXCEPTION: "Check that the broker is running and that this machine can reach it.",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is down or starting. Try again.",
-    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for permission to use the topic.",
-    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for permission to use the group.",
-    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for permission to administer the cluster.",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "Ask for permission to use the topic, or grant it with `ottla acl add`.",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "Ask for permission to use the group, or grant it with `ottla acl add`.",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "Ask for permission on the cluster, or grant it with `ottla acl add`.",
     ErrorCode.UNSUPPORTED_VERSION: "This broker does not support the request. Use a newer broker.",
     ErrorCode.TOPIC_ALREADY_EXISTS: "Choose another name, or change the topic with `ottla topic alter`.",
     ErrorCode.INVALID_REPLICATION_FACTOR: "There cannot be more replicas than brokers; see `ottla cluster`.",
     ErrorCode.INVALID_CONFIG: "`ottla config describe topic NAME --all` lists the settings.",
-    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Ask for permission to use the transactional id.",
+    ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: (
+        "Ask for permission to use the transactional id, or grant it with `ottla acl add`."
+    ),
+    ErrorCode.SECURITY_DISABLED: "Turn ACLs on with the broker setting authorizer.class.name.",
     ErrorCode.NON_EMPTY_GROUP: "Stop the members of the group first.",
     ErrorCode.PRODUCER_FENCED: "Another producer uses the same transactional id. Run only one at a time.",
 }

@@ -346,12 +346,15 @@ class AsyncProducer:
         self._accumulator.loop = (
             asyncio.get_running_loop()
         )  # set before the first record: its topic must be known first
+        before = view.version if topic in view.topic_errors else -1
         view.want(topic, self._network.now())
+        if before >= 0:
+            view.request_update()  # what was refused may be allowed by now
         self._network.wake()
 
         def settled() -> bool:
             error = view.topic_errors.get(topic)
-            return topic in view.topics or (error is not None and not error.retriable)
+            return topic in view.topics or (error is not None and not error.retriable and view.version > before)
 
         if not await self._network.until(settled, max(0, deadline - self._network.now())):
             if not view.brokers:
