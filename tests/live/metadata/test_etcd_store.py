@@ -419,3 +419,25 @@ def test_a_session_is_renewed_while_it_reads_everything(
             await store.commit([Create("/a", b"", ephemeral=True)])
 
     run(story)
+
+
+def test_a_large_commit_that_another_session_completes_succeeds(
+    etcd: EtcdCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other clusters in the same etcd change its revision: what counts is the last commit of this one."""
+
+    async def story() -> None:
+        async with opened(etcd.url(prefix)) as ann, opened(etcd.url(prefix)) as bob:
+            original = ann._large.roll_forward  # noqa: SLF001
+
+            async def overtaken(*arguments: Any) -> int:
+                await bob._large.roll_forward()  # noqa: SLF001
+                etcd.members[0].ask("kv/put", {"key": "AA==", "value": ""})
+                return await original(*arguments)
+
+            monkeypatch.setattr(ann._large, "roll_forward", overtaken)  # noqa: SLF001
+            async with asyncio.timeout(5):
+                await ann.commit([Create(f"/t/{number}", b"") for number in range(400)])
+            assert len(await bob.scan("/t/")) == 400
+
+    run(story)

@@ -99,7 +99,7 @@ class EtcdClient:
 
     async def stream(self, path: str, body: dict[str, Any], member: Member) -> AsyncGenerator[dict[str, Any], None]:
         """The messages of a call that answers until it is cancelled. EtcdUnavailable when they end."""
-        connection = HttpConnection(member.host, member.port, self._context)
+        connection = HttpConnection(member, self._context)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.open()
@@ -121,7 +121,7 @@ class EtcdClient:
             if connection.is_open:
                 return connection
             connection.close()
-        connection = HttpConnection(*self.member, self._context)
+        connection = HttpConnection(self.member, self._context)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await connection.open()
@@ -135,13 +135,13 @@ class EtcdClient:
             headers = await self._headers(connection)
             answer = _parse((await connection.post("/v3/" + path, data, headers))[1])
             if _code(answer) == UNAUTHENTICATED and self._access.user is not None:
-                self._token = None  # it expires when it is not used, and when etcd restarts
+                self._token = None  # it expired, as it does when it is not used or when etcd restarts
                 headers = await self._headers(connection)
                 answer = _parse((await connection.post("/v3/" + path, data, headers))[1])
         except BaseException:
             connection.close()
             raise
-        if connection.is_open and len(self._idle) < IDLE_CONNECTIONS_MAX and connection.host == self.member.host:
+        if connection.is_open and len(self._idle) < IDLE_CONNECTIONS_MAX and connection.member == self.member:
             self._idle.append(connection)
         else:
             connection.close()
@@ -164,6 +164,8 @@ class EtcdClient:
 
     def _failure(self, answer: dict[str, Any]) -> Exception:
         code = _code(answer)
+        if code == UNAUTHENTICATED:
+            self._token = None
         message = str(answer.get("message") or answer.get("error") or "no reason given").removeprefix("etcdserver: ")
         if code in _TRANSIENT:
             return EtcdUnavailable(message, was_sent=True)
@@ -181,20 +183,26 @@ def _parse(data: bytes) -> dict[str, Any]:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise EtcdUnavailable(f"the answer is not from etcd's gateway: {data[:60]!r}", was_sent=True)
+        raise EtcdUnavailable(f"the answer is not from etcd's gateway: {data[:40]!r}", was_sent=True)
     return answer
 
 
 def _text(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
     return str(error) or type(error).__name__
 
 
 def _tls_context(location: EtcdLocation, access: EtcdAccess) -> ssl.SSLContext | None:
     if not location.uses_tls:
         return None
+    files = (access.ca_file, access.certificate_file, access.key_file)
     try:
+        for path in files:
+            if path is not None:
+                open(path, "rb").close()
         context = ssl.create_default_context(cafile=access.ca_file)
         if access.certificate_file is not None:
             context.load_cert_chain(access.certificate_file, access.key_file)

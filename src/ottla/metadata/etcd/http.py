@@ -8,6 +8,8 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 
+from ottla.metadata.etcd.location import Member
+
 HEADER_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 256 << 20
 _LIMIT = 1 << 20
@@ -20,20 +22,19 @@ class HttpError(OSError):
 class HttpConnection:
     """One connection. After any exception it must be closed."""
 
-    def __init__(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
-        self.host = host
-        self.port = port
+    def __init__(self, member: Member, context: ssl.SSLContext | None) -> None:
+        self.member = member
         self._context = context
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
     async def open(self) -> None:
         self._reader, self._writer = await asyncio.open_connection(
-            self.host,
-            self.port,
+            self.member.host,
+            self.member.port,
             limit=_LIMIT,
             ssl=self._context,
-            server_hostname=self.host if self._context is not None else None,
+            server_hostname=self.member.host if self._context is not None else None,
         )
 
     @property
@@ -79,8 +80,7 @@ class HttpConnection:
     async def _ask(self, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, dict[str, str]]:
         assert self._reader is not None, "the connection is not open"
         assert self._writer is not None
-        name = f"[{self.host}]" if ":" in self.host else self.host
-        lines = [f"POST {path} HTTP/1.1", f"Host: {name}:{self.port}", "Content-Type: application/json"]
+        lines = [f"POST {path} HTTP/1.1", f"Host: {self.member}", "Content-Type: application/json"]
         lines += [f"{header}: {value}" for header, value in headers.items()]
         lines += [f"Content-Length: {len(body)}", "", ""]
         self._writer.write("\r\n".join(lines).encode("latin-1") + body)

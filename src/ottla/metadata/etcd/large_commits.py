@@ -125,15 +125,15 @@ class LargeCommits:
         await self._writes.execute([modified_at(self._keys.lock, locked_at)], [delete(self._keys.lock)])
 
     async def roll_forward(self, steps: Sequence[Sequence[Json]] | None = None, revision: int = 0) -> int:
-        """Applies the remaining steps of the large commit under way, this session's or another's. Returns the revision
-        of the last one, or `revision` if nothing was left."""
+        """Applies the remaining steps of the large commit under way, this session's or another's. Returns a revision
+        that has all of them."""
         keys = self._keys
         lock = None if steps is None else Lock(True, len(steps), 0, revision)
         while True:
             if lock is None:
                 lock = await self._read_lock()
                 if lock is None or not lock.is_committed:
-                    return revision
+                    return await self._last_commit()
             changes: list[Json] = []
             if lock.next_step < lock.steps:
                 changes += await self._step(lock.next_step) if steps is None else steps[lock.next_step]
@@ -150,11 +150,15 @@ class LargeCommits:
                 return outcome.revision
             else:
                 lock = Lock(True, lock.steps, next_step, outcome.revision)
-            revision = outcome.revision
 
     async def _read_lock(self) -> Lock | None:
         kvs = await self._read(self._keys.lock)
         return read_lock(self._keys.entry(kvs[0])) if kvs else None
+
+    async def _last_commit(self) -> int:
+        # Not the revision of an answer: that counts the changes of other clusters in this etcd too.
+        kvs = await self._read(self._keys.revision)
+        return int(kvs[0]["mod_revision"]) if kvs else 0
 
     async def _step(self, number: int) -> list[Json]:
         kvs = await self._read(self._keys.journal_step(number))

@@ -17,7 +17,14 @@ from typing import Any
 
 from ottla.clock import uptime_ms
 from ottla.errors import OttlaError
-from ottla.metadata.etcd.client import EtcdClient, EtcdError, EtcdUnavailable
+from ottla.metadata.etcd.client import (
+    FAILED_PRECONDITION,
+    PERMISSION_DENIED,
+    RESOURCE_EXHAUSTED,
+    EtcdClient,
+    EtcdError,
+    EtcdUnavailable,
+)
 from ottla.metadata.etcd.large_commits import LargeCommits, check_sizes
 from ottla.metadata.etcd.location import EtcdAccess, EtcdLocation
 from ottla.metadata.etcd.mirror import Mirror, is_in_large_commit
@@ -196,6 +203,11 @@ class EtcdStore(MetadataStore):
             except SessionExpired:
                 self._lose_session()
                 return
+            except Exception:
+                # Without renewals the session would end.
+                log.exception("%s: cannot be used, will be retried", self.location)
+                await asyncio.sleep(RETRY_S)
+                continue
             await asyncio.sleep(max(0.0, sent_at + interval_s - self._monotonic()))
 
     async def _check_progress(self) -> None:
@@ -453,8 +465,8 @@ class EtcdStore(MetadataStore):
 
 
 def _hint(error: EtcdError) -> str:
-    from ottla.metadata.etcd.client import PERMISSION_DENIED, RESOURCE_EXHAUSTED
-
+    if error.code == FAILED_PRECONDITION:
+        return "Remove ottla.etcd.user and ottla.etcd.password, or enable authentication in etcd."
     if "space exceeded" in str(error) or error.code == RESOURCE_EXHAUSTED:
         return "Compact and defragment etcd, or raise its --quota-backend-bytes; then: etcdctl alarm disarm."
     if error.code == PERMISSION_DENIED:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.metadata.etcd.http import BODY_BYTES_MAX, HttpConnection, HttpError
+from ottla.metadata.etcd.location import Member
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -34,7 +35,7 @@ def talk(pieces: list[bytes], story: Callable[[HttpConnection], Coroutine[Any, A
     async def whole() -> None:
         async with asyncio.timeout(10):
             server = await asyncio.start_server(answer, "127.0.0.1", 0)
-            connection = HttpConnection("127.0.0.1", server.sockets[0].getsockname()[1], None)
+            connection = HttpConnection(Member("127.0.0.1", server.sockets[0].getsockname()[1]), None)
             try:
                 await connection.open()
                 await story(connection)
