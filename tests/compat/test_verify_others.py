@@ -22,12 +22,14 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 class NodeKiller:
-    """Kills one node after the other, and starts each again."""
+    """Kills one node after the other, and starts each again. A node ends with the thread that has started it, so the
+    thread lives on until `release`."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run)
+        self._healed, self._released = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
 
     def begin(self, recorder: Recorder, progress_since: Callable[[int], list[str]]) -> None:
         self._recorder, self._progress_since = recorder, progress_since
@@ -35,9 +37,20 @@ class NodeKiller:
 
     def end(self) -> None:
         self._ending.set()
+        self._healed.wait()
+
+    def release(self) -> None:
+        self._released.set()
         self._thread.join()
 
     def _run(self) -> None:
+        try:
+            self._kill_and_start()
+        finally:
+            self._healed.set()
+        self._released.wait()
+
+    def _kill_and_start(self) -> None:
         chance = random.Random(7)
         while not self._ending.wait(3):
             node = chance.choice(list(self._cluster.nodes.values()))
@@ -87,7 +100,9 @@ def test_three_nodes_of_apache_kafka_that_are_killed_show_no_anomaly(
     with KafkaCluster(settings=quick) as cluster:
         settings = {"bootstrap.servers": cluster.bootstrap}
         options = Options(seconds=60, patience_s=90)
-        history = Run(options, settings, libraries(settings), saboteur=NodeKiller(cluster)).execute()
+        killer = NodeKiller(cluster)
+        history = Run(options, settings, libraries(settings), saboteur=killer).execute()
+        killer.release()
     history.about["patience_s"] = options.patience_s
     assert check(history) == []
     assert why_inconclusive(history) == ""
