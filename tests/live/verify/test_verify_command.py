@@ -1,6 +1,7 @@
 """`ottla verify` as a user runs it. Spec: R2"""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,4 +100,35 @@ def test_faults_are_announced_and_recorded() -> None:
 @pytest.mark.parametrize("client", ["ottla", "confluent", "both"])
 def test_one_broker_without_faults_shows_no_anomaly(client: str) -> None:
     done = verify("--cluster", "local:1", "--time", "40s", "--client", client)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", ["ottla", "confluent"])
+def test_a_secure_cluster_is_verified_with_the_settings_of_a_file(tmp_path: Path, client: str) -> None:
+    from ottla import Broker
+
+    file = tmp_path / "client.properties"
+    with Broker.embedded(secure=True) as broker:
+        file.write_text("".join(f"{name}={value}\n" for name, value in broker.client_settings.items()))
+        file.chmod(0o600)
+        done = verify("--config", str(file), "--time", "5s", "--client", client, "--clients", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_cluster_with_metadata_in_etcd_shows_no_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers are also cut off from etcd."""
+    from tests.support.processes.etcd import NoEtcd, find_etcd
+
+    try:
+        program = find_etcd()
+    except NoEtcd as missing:
+        pytest.skip(str(missing))
+    monkeypatch.setenv("PATH", f"{Path(program).parent}{os.pathsep}{os.environ['PATH']}")
+    done = verify(
+        "--cluster", "local:3", "--metadata", "etcd", "--faults", "kill,pause,partition,clock", "--time", "2m",
+        "--seed", "5", timeout_s=540,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

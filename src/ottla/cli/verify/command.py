@@ -16,7 +16,7 @@ import typer
 
 import ottla
 from ottla.cli.output import CommandError, console, print_error, print_json
-from ottla.cli.session import AsJson, Bootstrap, check_reachable, client_settings, explain
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, check_reachable, client_settings, explain
 from ottla.cli.verify.report import as_json as result_as_json
 from ottla.cli.verify.report import print_result, write_files
 from ottla.cli.verify.view import VerifyView
@@ -38,7 +38,8 @@ STORES = ("sqlite", "etcd")
 
 
 def verify(
-    bootstrap: Bootstrap = "",
+    context: typer.Context,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="How long: 90s, 5m, 1h30m.")] = "1m",
     workload: Annotated[
         list[str] | None,
@@ -102,10 +103,12 @@ def verify(
             with open(history, encoding="utf-8") as file:
                 recorded = from_lines(file, str(history))
             raise typer.Exit(_report(recorded, output, as_json))
-        if cluster and bootstrap:
+        if cluster and getattr(context.get_parameter_source("bootstrap"), "name", "") == "COMMANDLINE":
             raise OttlaError("--cluster and --bootstrap exclude each other", "leave one of them out")
         if faults and not cluster:
             raise OttlaError("--faults needs a local cluster", "add --cluster local:3")
+        if metadata != "sqlite" and not cluster:
+            raise OttlaError("--metadata needs a local cluster", "add --cluster local:3")
         _choose("--client", client, CLIENTS)
         _choose("--metadata", metadata, STORES)
         chosen_seed = random.randrange(1_000_000) if seed is None else seed
@@ -155,18 +158,17 @@ def _run(
 
                 ports = stack.enter_context(LocalEtcd()).ports
             started = stack.enter_context(LocalCluster(brokers, store_ports=ports, store_setting="etcd://{}/ottla"))
-            bootstrap = started.bootstrap
             view.say(f"{brokers} brokers started, with metadata in {metadata}")
             if kinds:
                 saboteur = Nemesis(started, kinds, options.seed, patience_s=options.patience_s, say=view.say)
-        elif metadata != "sqlite":
-            raise OttlaError("--metadata needs a local cluster", "add --cluster local:3")
-        settings = client_settings(bootstrap or _default_bootstrap())
-        check_reachable(settings["bootstrap.servers"])
+            settings = {"bootstrap.servers": started.bootstrap}
+        else:
+            settings = client_settings(bootstrap)
+            check_reachable(settings["bootstrap.servers"], settings)
         run = Run(options, settings, _libraries(client, settings), saboteur=saboteur, say=view.say, on_tick=view.tick)
         about = {
             "ottla": ottla.__version__,
-            "bootstrap": bootstrap,
+            "bootstrap": settings["bootstrap.servers"],
             "cluster": cluster,
             "metadata": metadata if cluster else "",
             "faults": list(kinds),
@@ -182,12 +184,6 @@ def _run(
         if not keep and not cluster:
             _delete_topics(settings, run.topics, view.say)
         return history
-
-
-def _default_bootstrap() -> str:
-    from ottla.cli.session import DEFAULT_BOOTSTRAP
-
-    return DEFAULT_BOOTSTRAP
 
 
 def _delete_topics(settings: Mapping[str, str], topics: Sequence[str], say: Callable[[str], None]) -> None:

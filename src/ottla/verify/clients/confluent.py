@@ -11,7 +11,7 @@ from ottla.errors import OttlaError
 from ottla.verify.clients import port
 from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received, Remedy, Trouble
 
-_SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.")
+_SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "enable.ssl.")
 """Settings of the run that librdkafka knows under the same name."""
 _SECONDS = 12.0
 _SILENT = logging.getLogger("ottla.verify.librdkafka")
@@ -44,6 +44,13 @@ class ConfluentLibrary:
             "socket.timeout.ms": str(port.REQUEST_TIMEOUT_MS),
             "log_level": "0",
         }
+        try:
+            self._module.Producer(self._settings, logger=_SILENT)
+        except self._module.KafkaException as failure:
+            raise OttlaError(
+                f"librdkafka does not accept the settings: {failure.args[0].str()}",
+                "use its names in --config, or --client ottla",
+            ) from None
 
     def producer(self, client_id: str, transactional_id: str = "") -> "ConfluentProducer":
         settings = {
