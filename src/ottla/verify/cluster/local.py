@@ -25,6 +25,7 @@ QUICK = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
+    "replica.lag.time.max.ms": "2000",
 }
 """Faults are noticed soon, and coordinators move with few partitions."""
 
