@@ -120,7 +120,8 @@ class ScramServer:
 
     def _finish(self, token: bytes, first: ClientFirst) -> Outcome:
         final = ClientFinal.parse(token)
-        if final.nonce != self._server_first.nonce or final.binding != first.header.encode():
+        # Not the whole nonce, as in Kafka: librdkafka before 2.6.1 repeats its own part. Ours is what stops replays.
+        if not final.nonce.endswith(self._nonce) or final.binding != first.header.encode():
             raise SaslFailure("Authentication failed: Invalid client nonce in the final client message")
         signed = auth_message(first.bare, self._server_first.text, final.without_proof)
         is_right = is_proof_of(self._mechanism, self._credential.stored_key, signed, final.proof)

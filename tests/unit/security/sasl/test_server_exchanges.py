@@ -9,10 +9,16 @@ from ottla.security.sasl.client_exchanges import OauthBearerExchange, PlainExcha
 from ottla.security.sasl.scram_math import (
     SCRAM_SHA_256,
     SCRAM_SHA_512,
+    ClientFinal,
+    ClientFirst,
     ScramCredential,
     ScramMechanism,
     ServerFirst,
+    auth_message,
+    client_proof,
     new_credential,
+    salted_password,
+    to_base64,
 )
 from ottla.security.sasl.server_exchanges import (
     OauthBearerServer,
@@ -97,6 +103,27 @@ def test_scram_rejects_replies_to_other_challenges() -> None:
     here.answer(there.first())
     with pytest.raises(SaslFailure, match="nonce"):
         here.answer(proof)
+
+
+def test_old_versions_of_librdkafka_get_in() -> None:
+    """Before 2.6.1 they repeat their part of the nonce in the final message; Kafka accepts that."""
+    here = server(SCRAM_SHA_256)
+    first = ClientFirst.create("alice", "abc")
+    challenge = ServerFirst.parse(here.answer(first.encode()).challenge)
+    without_proof = ClientFinal.text_without_proof("abc" + challenge.nonce)
+    signed = auth_message(first.bare, challenge.text, without_proof)
+    salted = salted_password(SCRAM_SHA_256, "secret", challenge.salt, challenge.iterations)
+    proof = to_base64(client_proof(SCRAM_SHA_256, salted, signed))
+    assert here.answer(f"{without_proof},p={proof}".encode()).user == "alice"
+
+
+def test_the_final_message_repeats_the_header_of_the_first() -> None:
+    here = server(SCRAM_SHA_256)
+    first = ClientFirst.create("alice", "abc")
+    challenge = ServerFirst.parse(here.answer(first.encode()).challenge)
+    other = ClientFinal.text_without_proof(challenge.nonce, "y,,")
+    with pytest.raises(SaslFailure, match="Invalid client nonce"):
+        here.answer(f"{other},p=YQ==".encode())
 
 
 @pytest.mark.parametrize(
