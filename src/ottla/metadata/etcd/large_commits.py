@@ -8,7 +8,7 @@
 4. It applies one step after the other. Each transaction counts the step in the lock, so no step is applied twice, and
    any session can continue: it does if it sees no progress. The last step removes the lock.
 
-Watchers get nothing between 3 and the end of 4 (`mirror.py`).
+Watchers get nothing between 3 and the end of 4 (`local_copy.py`).
 """
 
 import base64
@@ -16,7 +16,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 
 from ottla.metadata.etcd.client import EtcdClient, EtcdError, EtcdUnavailable
-from ottla.metadata.etcd.mirror import Lock, Mirror, read_lock, write_lock
+from ottla.metadata.etcd.local_copy import LocalCopy, Lock, read_lock, write_lock
 from ottla.metadata.etcd.session_writes import ANSWER_TIMEOUT_S, SessionWrites
 from ottla.metadata.etcd.transactions import (
     BYTES_MAX,
@@ -45,16 +45,16 @@ ATTEMPTS_MAX = 50
 class LargeCommits:
     """The large commits of one session."""
 
-    def __init__(self, client: EtcdClient, keys: Keys, lease: int, writes: SessionWrites, mirror: Mirror) -> None:
+    def __init__(self, client: EtcdClient, keys: Keys, lease: int, writes: SessionWrites, copy: LocalCopy) -> None:
         self._client = client
         self._keys = keys
         self._lease = lease
         self._writes = writes
-        self._mirror = mirror
+        self._copy = copy
         self.in_progress = 0
 
     async def commit(self, operations: Sequence[Operation], until_unlocked: Callable[[], Awaitable[None]]) -> int:
-        """Returns the revision of its last step. `until_unlocked` waits until the mirror is current and no other
+        """Returns the revision of its last step. `until_unlocked` waits until the copy is current and no other
         large commit is under way."""
         check_sizes(operations)
         self.in_progress += 1
@@ -70,15 +70,15 @@ class LargeCommits:
     async def _take_lock(
         self, operations: Sequence[Operation], until_unlocked: Callable[[], Awaitable[None]]
     ) -> tuple[int, Plan]:
-        keys, mirror = self._keys, self._mirror
+        keys, copy = self._keys, self._copy
         for _ in range(ATTEMPTS_MAX):
             await until_unlocked()
-            check_all(mirror.entries, operations)
-            plan = plan_large_commit(mirror.entries, operations)
+            check_all(copy.entries, operations)
+            plan = plan_large_commit(copy.entries, operations)
             if sum(len(comparisons(keys, operation)) for operation in plan.head) > KEYS_MAX + 20:
                 raise StoreUnavailable(f"a commit changes {len(plan.head)} ephemeral keys (limit: {KEYS_MAX})")
             outcome = await self._writes.execute(
-                [version_is(keys.lock, 0), modified_at(keys.revision, mirror.committed)],
+                [version_is(keys.lock, 0), modified_at(keys.revision, copy.committed)],
                 [put(keys.lock, write_lock(is_committed=False), lease=self._lease), delete(*keys.journal)],
             )
             if outcome.has_succeeded:

@@ -4,9 +4,9 @@ The session is a lease, which is renewed three times in its lifetime. `is_confir
 last confirmed renewal was sent, by this machine's clock: etcd counts from its arrival, which is later. The clock also
 runs while the machine is suspended, as etcd's does.
 
-Changes come from one watch over all keys, in order, and are applied to a copy of the entries (`mirror.py`); reads are
-answered from it after `sync`. A watch that breaks continues at the next revision on another member. If etcd no longer
-has that revision (it was compacted), everything is read again and watchers get the difference as one step.
+Changes come from one watch over all keys, in order, and are applied to a copy of the entries (`local_copy.py`). Reads
+are answered from it after `sync`. A watch that breaks continues at the next revision on another member. If etcd has
+compacted that revision, everything is read again, and watchers get the difference as one step.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from ottla.metadata.etcd.client import (
     EtcdUnavailable,
 )
 from ottla.metadata.etcd.large_commits import LargeCommits, check_sizes
+from ottla.metadata.etcd.local_copy import LocalCopy, is_in_large_commit
 from ottla.metadata.etcd.location import EtcdAccess, EtcdLocation
-from ottla.metadata.etcd.mirror import Mirror, is_in_large_commit
 from ottla.metadata.etcd.session_writes import ANSWER_TIMEOUT_S, GIVE_UP_S, SessionWrites
 from ottla.metadata.etcd.transactions import (
     Json,
@@ -82,7 +82,7 @@ class EtcdStore(MetadataStore):
         self._monotonic = monotonic
         self._client = EtcdClient(location, access or EtcdAccess())
         self._keys = Keys(location.prefix)
-        self._mirror = Mirror(self._keys, "")
+        self._copy = LocalCopy(self._keys, "")
         self._writes: SessionWrites
         self._large: LargeCommits
         self._lease_id = 0
@@ -142,9 +142,9 @@ class EtcdStore(MetadataStore):
         self._tasks = [asyncio.get_running_loop().create_task(self._renew(lease_id))]
         try:
             await self._call("kv/put", put(self._keys.session(lease_id), b"0", lease=lease_id)["request_put"])
-            self._mirror = Mirror(self._keys, f"//sessions/{lease_id:x}")
+            self._copy = LocalCopy(self._keys, f"//sessions/{lease_id:x}")
             self._writes = SessionWrites(self._client, self._keys, lease_id)
-            self._large = LargeCommits(self._client, self._keys, lease_id, self._writes, self._mirror)
+            self._large = LargeCommits(self._client, self._keys, lease_id, self._writes, self._copy)
             await self._load()
             if self._lease_id != lease_id:
                 raise StoreUnavailable("the lease expired while the metadata was read")
@@ -211,13 +211,13 @@ class EtcdStore(MetadataStore):
             await asyncio.sleep(max(0.0, sent_at + interval_s - self._monotonic()))
 
     async def _check_progress(self) -> None:
-        mirror = self._mirror
+        copy = self._copy
         revision = await self._last_commit()
-        if mirror.received < revision and not await self._reached(lambda: mirror.received >= revision, WATCH_LAG_S):
+        if copy.received < revision and not await self._reached(lambda: copy.received >= revision, WATCH_LAG_S):
             log.warning("%s: the watch does not deliver revision %d; it is continued", self.location, revision)
             self._start_watching()
-        lock = mirror.lock
-        if lock is None or await self._reached(lambda: mirror.lock != lock, HELP_AFTER_S):
+        lock = copy.lock
+        if lock is None or await self._reached(lambda: copy.lock != lock, HELP_AFTER_S):
             return
         if lock.is_committed:
             await self._large.roll_forward()
@@ -250,29 +250,29 @@ class EtcdStore(MetadataStore):
 
     async def get(self, key: str) -> Entry | None:
         await self.sync()
-        return self._mirror.entries.get(key)
+        return self._copy.entries.get(key)
 
     async def scan(self, prefix: str) -> list[Entry]:
         await self.sync()
-        return sorted(entry for entry in self._mirror.entries.values() if entry.key.startswith(prefix))
+        return sorted(entry for entry in self._copy.entries.values() if entry.key.startswith(prefix))
 
     async def sync(self) -> None:
         self._require_session()
-        mirror = self._mirror
+        copy = self._copy
         try:
             revision = await self._last_commit()
         except (EtcdUnavailable, EtcdError) as error:
             raise StoreUnavailable(f"etcd does not answer: {error}") from error
-        await self._delivered(mirror, revision)
+        await self._delivered(copy, revision)
 
     async def _last_commit(self) -> int:
         """The revision of the last commit of any session: a read that needs the consent of a majority."""
         found = await self._call("kv/range", {"key": self._keys.revision})
         return int(found["kvs"][0]["mod_revision"]) if found.get("kvs") else 0
 
-    async def _delivered(self, mirror: Mirror, revision: int) -> None:
+    async def _delivered(self, copy: LocalCopy, revision: int) -> None:
         """Returns when watchers have everything up to a revision."""
-        if not await self._reached(lambda: mirror.delivered >= revision, GIVE_UP_S):
+        if not await self._reached(lambda: copy.delivered >= revision, GIVE_UP_S):
             raise StoreUnavailable(f"{self.location}: the watch does not deliver revision {revision}")
         self._require_session()
 
@@ -284,7 +284,7 @@ class EtcdStore(MetadataStore):
                 break
             await asyncio.sleep(RETRY_S)
             await self._large.roll_forward()
-        return self._mirror.load(entries.values(), revision)
+        return self._copy.load(entries.values(), revision)
 
     async def _read_all(self) -> tuple[dict[str, Entry], int]:
         entries: dict[str, Entry] = {}
@@ -317,7 +317,7 @@ class EtcdStore(MetadataStore):
             task.exception()  # the caller may be gone
 
     async def _commit(self, operations: list[Operation]) -> None:
-        mirror = self._mirror
+        copy = self._copy
         try:
             check_sizes(operations)
             if fits_one_transaction(operations):
@@ -325,10 +325,10 @@ class EtcdStore(MetadataStore):
             else:
                 revision = await self._large.commit(operations, self._unlocked)
         except SessionExpired:
-            if mirror is self._mirror:
+            if copy is self._copy:
                 self._lose_session()
             raise
-        await self._delivered(mirror, revision)
+        await self._delivered(copy, revision)
 
     async def _commit_at_once(self, operations: list[Operation]) -> int:
         keys, lease = self._keys, self.session_id
@@ -351,15 +351,15 @@ class EtcdStore(MetadataStore):
                 check_operation(operation, entries.get(operation.key))
 
     async def _unlocked(self) -> None:
-        """Returns when the mirror is current and no large commit is under way. Continues one whose session is gone."""
+        """Returns when the copy is current and no large commit is under way. Continues one whose session is gone."""
         give_up_at = self._monotonic() + GIVE_UP_S
         while True:
-            mirror = self._mirror
+            copy = self._copy
             await self.sync_received()
-            lock = mirror.lock
+            lock = copy.lock
             if lock is None:
                 return
-            if not await self._reached(lambda: mirror.lock != lock, HELP_AFTER_S):  # noqa: B023 - awaited at once
+            if not await self._reached(lambda: copy.lock != lock, HELP_AFTER_S):  # noqa: B023 - awaited at once
                 if lock.is_committed:
                     await self._large.roll_forward()
                 elif self._monotonic() >= give_up_at:
@@ -368,12 +368,12 @@ class EtcdStore(MetadataStore):
     async def sync_received(self) -> None:
         """Like `sync`, but in the middle of a large commit it does not wait for its end."""
         self._require_session()
-        mirror = self._mirror
+        copy = self._copy
         try:
             revision = await self._last_commit()
         except (EtcdUnavailable, EtcdError) as error:
             raise StoreUnavailable(f"etcd does not answer: {error}") from error
-        if not await self._reached(lambda: mirror.received >= revision, GIVE_UP_S):
+        if not await self._reached(lambda: copy.received >= revision, GIVE_UP_S):
             raise StoreUnavailable(f"{self.location}: the watch does not deliver revision {revision}")
         self._require_session()
 
@@ -382,13 +382,13 @@ class EtcdStore(MetadataStore):
     def _start_watching(self) -> None:
         if self._watching is not None:
             self._watching.cancel()
-        self._watching = asyncio.get_running_loop().create_task(self._watch(self._mirror))
+        self._watching = asyncio.get_running_loop().create_task(self._watch(self._copy))
 
-    async def _watch(self, mirror: Mirror) -> None:
-        while self.session_id and mirror is self._mirror:
+    async def _watch(self, copy: LocalCopy) -> None:
+        while self.session_id and copy is self._copy:
             member = self._client.member
             try:
-                await self._follow(mirror)
+                await self._follow(copy)
             except EtcdUnavailable:
                 self._client.avoid(member)
             except EtcdError as error:
@@ -397,36 +397,36 @@ class EtcdStore(MetadataStore):
                 log.exception("%s: cannot be watched, will be retried", self.location)
             await asyncio.sleep(RETRY_S)
 
-    async def _follow(self, mirror: Mirror) -> None:
+    async def _follow(self, copy: LocalCopy) -> None:
         """Follows one watch until it breaks."""
         create = {
             "key": self._keys.begin,
             "range_end": self._keys.end,
-            "start_revision": str(mirror.received + 1),
+            "start_revision": str(copy.received + 1),
         }
         messages = self._client.stream("watch", {"create_request": create}, self._client.member)
         async with contextlib.aclosing(messages):
             async for message in messages:
-                if self._mirror is not mirror or not self.session_id:
+                if self._copy is not copy or not self.session_id:
                     return
                 if int(message.get("compact_revision", 0)):
-                    await self._recover(mirror)
+                    await self._recover(copy)
                     return
                 if message.get("canceled"):
                     return
                 if events := message.get("events"):
-                    self._deliver(mirror.receive(events))
+                    self._deliver(copy.receive(events))
 
-    async def _recover(self, mirror: Mirror) -> None:
+    async def _recover(self, copy: LocalCopy) -> None:
         """etcd no longer has the changes since the last revision that was received."""
-        log.warning("%s: compacted revision %d; reading everything again", self.location, mirror.received)
+        log.warning("%s: compacted revision %d; reading everything again", self.location, copy.received)
         try:
             self._deliver(await self._load())
         except (StoreUnavailable, SessionExpired) as error:
             log.warning("%s: cannot be read, will be retried: %s", self.location, error)
 
     def _deliver(self, changes: Sequence[Change]) -> None:
-        if not self._mirror.is_session_alive:
+        if not self._copy.is_session_alive:
             self._lose_session()
             return
         if changes:
@@ -441,7 +441,7 @@ class EtcdStore(MetadataStore):
                 self._waiting.append((is_reached, future))
 
     async def _reached(self, is_reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Waits until something is true of the mirror; False after the timeout. SessionExpired if the session ends."""
+        """Waits until something is true of the copy; False after the timeout. SessionExpired if the session ends."""
         if is_reached():
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata.etcd.mirror import Mirror, write_lock
+from ottla.metadata.etcd.local_copy import LocalCopy, write_lock
 from ottla.metadata.etcd.transactions import (
     BYTES_MAX,
     KEYS_MAX,
@@ -87,7 +87,7 @@ def test_a_change_keeps_the_lease_of_its_key() -> None:
     assert created["request_put"]["lease"] == "7"
 
 
-# --- the mirror -------------------------------------------------------------------------------------------
+# --- the copy -------------------------------------------------------------------------------------------
 
 
 def event(key: str, revision: int, value: bytes = b"", *, removed: bool = False, lease: int = 0) -> dict[str, Any]:
@@ -97,14 +97,14 @@ def event(key: str, revision: int, value: bytes = b"", *, removed: bool = False,
     return {"kv": kv, "type": "DELETE"} if removed else {"kv": kv}
 
 
-def mirror() -> Mirror:
-    made = Mirror(KEYS, "//sessions/7")
+def copy() -> LocalCopy:
+    made = LocalCopy(KEYS, "//sessions/7")
     made.load([entry("//sessions/7"), entry("/a")], 10)
     return made
 
 
 def test_watchers_get_a_large_commit_as_one_step() -> None:
-    made = mirror()
+    made = copy()
     assert made.receive([event("/t/1", 11), event("//lock", 11, write_lock(is_committed=True, steps=2))]) == []
     assert made.receive([event("/t/2", 12), event("/ids/9", 12, removed=True)]) == []
     assert (made.delivered, made.received, "/t/1" in made.entries) == (10, 12, False)
@@ -114,26 +114,26 @@ def test_watchers_get_a_large_commit_as_one_step() -> None:
 
 
 def test_a_lock_before_the_commit_point_holds_nothing_back() -> None:
-    made = mirror()
+    made = copy()
     lock = event("//lock", 11, write_lock(is_committed=False), lease=7)
     assert [change.key for change in made.receive([lock, event("/b", 12)])] == ["/b"]
 
 
 def test_what_a_watch_repeats_after_a_reconnection_is_ignored() -> None:
-    made = mirror()
+    made = copy()
     made.receive([event("/b", 11, b"1"), event("/b", 12, b"2")])
     assert made.receive([event("/b", 11, b"1"), event("/b", 12, b"2")]) == []
     assert made.entries["/b"].value == b"2"
 
 
 def test_the_last_change_of_a_key_counts() -> None:
-    made = mirror()
+    made = copy()
     changes = made.receive([event("/b", 11, b"1"), event("/a", 12, removed=True), event("/b", 13, b"3")])
     assert [(change.key, change.entry and change.entry.value) for change in changes] == [("/a", None), ("/b", b"3")]
 
 
 def test_a_session_whose_key_is_removed_has_ended() -> None:
-    made = mirror()
+    made = copy()
     assert made.is_session_alive
     made.receive([event("//sessions/8", 11, removed=True)])
     assert made.is_session_alive
@@ -142,7 +142,7 @@ def test_a_session_whose_key_is_removed_has_ended() -> None:
 
 
 def test_a_new_scan_yields_the_difference() -> None:
-    made = mirror()
+    made = copy()
     made.receive([event("/gone", 11), event("/t/1", 12), event("//lock", 12, write_lock(is_committed=True, steps=1))])
     assert made.is_holding
     changes = made.load([entry("//sessions/7"), entry("/a"), Entry("/t/1", b"", 0, 12, 12)], 20)

@@ -33,7 +33,7 @@ def read_lock(entry: Entry) -> Lock:
     return Lock(bool(fields["committed"]), int(fields["steps"]), int(fields["next"]), entry.modified)
 
 
-class Mirror:
+class LocalCopy:
     """Entries as of `delivered`, a revision of etcd."""
 
     def __init__(self, keys: Keys, session: str) -> None:
