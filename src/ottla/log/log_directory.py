@@ -23,6 +23,7 @@ from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.flush import FlushTicket
 from ottla.log.open_files import OpenFiles
+from ottla.log.opening import open_log
 from ottla.log.partition_log import PartitionLog
 from ottla.log.shutdown_marks import (
     CLEAN_SHUTDOWN_FILE,
@@ -197,7 +198,7 @@ class LogDirectory:
         is_new: bool = False,
     ) -> PartitionLog:
         known = self._checkpoints
-        opened = PartitionLog.open(
+        opened = open_log(
             f"{self.path}/{partition}",
             partition,
             topic_id,

@@ -1,5 +1,7 @@
 """One partition's log: append, read, truncate, and its offsets. Called from one thread only.
 
+`opening.py` opens it; `cleaning/log_cleaning.py` deletes and compacts.
+
 Offsets in order: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset. Everything below
 flushed_offset is on stable storage.
 """
@@ -12,14 +14,9 @@ from typing import Any, NamedTuple
 from ottla.clock import Clock, MonotonicClock
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.checkpoints import encode_epochs
-from ottla.log.cleaning.compaction import choose_cleanable
-from ottla.log.cleaning.compactor import CompactionPlan
-from ottla.log.cleaning.retention import segments_to_delete
 from ottla.log.config import TopicConfig
-from ottla.log.disk import Disk
 from ottla.log.flush import FlushTicket
 from ottla.log.leader_epochs import LeaderEpochCache
-from ottla.log.open_files import OpenFiles
 from ottla.log.producers.producer_state import ProducerStateManager, VerificationGuard
 from ottla.log.producers.replay import note_batch, note_marker
 from ottla.log.producers.snapshot_files import SnapshotFiles
@@ -79,12 +76,12 @@ class PartitionLog:
         clock: Clock,
         monotonic: MonotonicClock,
     ) -> None:
-        """Use `open`."""
+        """Use `open_log`."""
         self.directory = directory
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.config = config
-        self.disk: Disk = store.disk
+        self.disk = store.disk
         self.store = store
         self.segments = store.segments
         self.producers = producers
@@ -97,89 +94,23 @@ class PartitionLog:
         """Everything below has been compacted."""
         self.rules = BatchRules(config)
         self._clock = clock
-        self._monotonic = monotonic
-        self._opened_ms = clock()
+        self.monotonic = monotonic
+        self.opened_ms = clock()
         self._last_flush_monotonic_ms = monotonic()
-        self._snapshots = SnapshotFiles(self.disk, directory)
-        self._snapshot_offset = -1
+        self.snapshots = SnapshotFiles(self.disk, directory)
+        self.snapshot_offset = -1
         """The offset of the latest producer snapshot."""
-
-    @classmethod
-    def open(
-        cls,
-        directory: str,
-        topic_partition: TopicPartition,
-        topic_id: bytes,
-        config: TopicConfig,
-        *,
-        disk: Disk,
-        clock: Clock,
-        monotonic: MonotonicClock,
-        clean_shutdown: bool,
-        is_new: bool = False,
-        log_start_offset: int = 0,
-        high_watermark: int = 0,
-        recovery_point: int = 0,
-        first_dirty_offset: int = 0,
-        files: OpenFiles | None = None,
-    ) -> "PartitionLog":
-        """Opens the log in `directory`, which may be missing. OSError if its files cannot be used.
-
-        With `is_new` the directory exists and is known to be empty.
-        """
-        files = OpenFiles(disk) if files is None else files
-        if not is_new and not disk.exists(directory):
-            disk.make_directories(directory)
-        loader = LogLoader(
-            directory, files=files, index_interval_bytes=config.index_interval_bytes, monotonic_ms=monotonic()
-        )
-        loaded = loader.load(
-            clean_shutdown=clean_shutdown,
-            recovery_point=recovery_point,
-            first_offset=log_start_offset,
-            is_new=is_new,
-        )
-        self = cls(
-            directory,
-            topic_partition,
-            topic_id,
-            config,
-            store=LogStore(
-                topic_partition, directory, config, files=files, segments=loaded.segments, monotonic=monotonic
-            ),
-            producers=loaded.producers,
-            leader_epochs=loaded.leader_epochs,
-            clock=clock,
-            monotonic=monotonic,
-        )
-        self._snapshot_offset = loaded.snapshot_offset
-        self.log_end_offset = loaded.log_end_offset
-        self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
-        self.flushed_offset = loaded.log_end_offset
-        if self.store.has_unsynced:
-            self.flushed_offset = min(recovery_point, loaded.log_end_offset)
-        for offset in () if clean_shutdown else self._snapshots.offsets():
-            if offset >= recovery_point:
-                # It may still be in the page cache only.
-                self.store.add_snapshot(self._snapshots.path(offset))
-        if self.log_start_offset > self.log_end_offset:
-            self.truncate_fully(self.log_start_offset)
-        self.high_watermark = min(max(high_watermark, self.log_start_offset), self.log_end_offset)
-        self.producers.on_high_watermark(self.high_watermark)
-        self.leader_epochs.truncate_from_start(self.log_start_offset)
-        active = self.segments.active
-        self.first_dirty_offset = min(max(first_dirty_offset, self.log_start_offset), active.base_offset)
-        return self
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.topic_partition}, [{self.log_start_offset}, {self.log_end_offset}))"
 
-    def _loader(self) -> LogLoader:
+    def loader(self) -> LogLoader:
+        """Reads the files of the log again."""
         return LogLoader(
             self.directory,
             files=self.store.files,
             index_interval_bytes=self.config.index_interval_bytes,
-            monotonic_ms=self._monotonic(),
+            monotonic_ms=self.monotonic(),
         )
 
     def update_config(self, config: TopicConfig) -> None:
@@ -282,11 +213,11 @@ class PartitionLog:
         if leader_epoch > self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if marker is not None:
-            entry = note_marker(self.producers, header, marker, last_offset, self._monotonic())
+            entry = note_marker(self.producers, header, marker, last_offset, self.monotonic())
             if entry is not None:
                 self._aborted_in(self.segments.active).append(entry)
         elif producer_id >= 0:
-            self.producers.update(header, base_offset, self._monotonic())
+            self.producers.update(header, base_offset, self.monotonic())
         return Appended(base_offset, last_offset, append_time, self.log_start_offset, False)
 
     def _find_duplicate(
@@ -312,7 +243,7 @@ class PartitionLog:
 
         An incomplete batch at the end is ignored; the next fetch returns it complete.
         """
-        now, monotonic_ms = self._clock(), self._monotonic()
+        now, monotonic_ms = self._clock(), self.monotonic()
         view = memoryview(records)
         start_offset = self.log_end_offset
         batches, starts_inside = check_batches(view, self.topic_partition, start_offset, self.size_bytes == 0)
@@ -332,7 +263,7 @@ class PartitionLog:
             if entry is not None:
                 self._aborted_in(self.segments.active).append(entry)
         if starts_inside:
-            self._move_start(start_offset)
+            self.move_start(start_offset)
             self.advance_high_watermark(start_offset)
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
@@ -356,7 +287,7 @@ class PartitionLog:
     def _snapshot_at_roll(self) -> None:
         try:
             self.snapshot_producers()
-            self.store.add_snapshot(self._snapshots.path(self.log_end_offset))
+            self.store.add_snapshot(self.snapshots.path(self.log_end_offset))
         except OSError as error:
             # Not fatal: the next start reads more of the log instead.
             log.warning("%s: cannot write a producer snapshot: %s", self.topic_partition, error)
@@ -409,7 +340,7 @@ class PartitionLog:
             return segment.aborted()
         except CorruptIndex as error:
             log.warning("%s: rebuilding the corrupt index: %s", segment.path(".txnindex"), error)
-            return self._loader().rebuild_transaction_index(list(self.segments), segment)
+            return self.loader().rebuild_transaction_index(list(self.segments), segment)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound: int) -> list[AbortedTransaction]:
         """The aborted transactions that a read_committed reader of [fetch_offset, upper_bound) must filter out."""
@@ -444,9 +375,10 @@ class PartitionLog:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.topic_partition}: offset {offset} is above the high watermark {self.high_watermark}",
             )
-        self._move_start(offset)
+        self.move_start(offset)
 
-    def _move_start(self, offset: int) -> None:
+    def move_start(self, offset: int) -> None:
+        """Raises the log start offset; never lowers it."""
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.first_dirty_offset = max(self.first_dirty_offset, offset)
@@ -471,12 +403,12 @@ class PartitionLog:
             self.flushed_offset = min(self.flushed_offset, end)
             self.first_dirty_offset = min(self.first_dirty_offset, self.segments.active.base_offset)
             self.leader_epochs.truncate_from_end(end)
-            self._snapshots.remove_above(end)
+            self.snapshots.remove_above(end)
             # Truncated segments and snapshots must not reappear after a power failure.
             self.disk.sync_directory(self.directory)
-            loader, unreplicated = self._loader(), self.producers.unreplicated
+            loader, unreplicated = self.loader(), self.producers.unreplicated
             self.producers = loader.load_producers(list(self.segments), end)
-            self._snapshot_offset = loader.snapshot_offset
+            self.snapshot_offset = loader.snapshot_offset
             # A snapshot does not contain which markers wait for the high watermark.
             self.producers.unreplicated |= {first: marker for first, marker in unreplicated.items() if marker < end}
             self.producers.on_high_watermark(self.high_watermark)
@@ -487,102 +419,16 @@ class PartitionLog:
         """Deletes everything and starts an empty log at `start_offset`."""
         try:
             self.store.start_over(start_offset)
-            self._snapshots.remove_above(-1)
+            self.snapshots.remove_above(-1)
             self.disk.sync_directory(self.directory)
         except OSError as error:
             raise self.store.error(f"cannot restart the log at offset {start_offset}", error) from error
-        self._snapshot_offset = -1
+        self.snapshot_offset = -1
         self.log_start_offset = self.log_end_offset = self.high_watermark = start_offset
         self.flushed_offset = self.first_dirty_offset = start_offset
         self.leader_epochs.clear()
         self.producers.clear()
         log.info("%s: deleted all records, log restarts at offset %d", self.topic_partition, start_offset)
-
-    # --- retention and compaction -------------------------------------------------------------------------
-
-    def enforce_retention(self, now: int) -> int:
-        """Deletes segments by retention.ms, retention.bytes and log start offset. Returns how many."""
-        try:
-            self.segments.purge(self._monotonic())
-            facts = self.segments.retention_facts(self.log_end_offset, self._opened_ms)
-            count = segments_to_delete(
-                facts,
-                self.config,
-                now=now,
-                high_watermark=self.high_watermark,
-                log_start_offset=self.log_start_offset,
-            )
-            if count == len(facts):
-                self.roll()
-            if count:
-                first = facts[count - 1].next_offset
-                self._snapshots.secure(first, self._monotonic(), self._producers_at)
-                # The start moves first: if a file cannot be deleted, its records are still unreachable.
-                self._move_start(first)
-                self.store.remove_oldest(count)
-                self._snapshots.prune(self.segments.bases)
-        except OSError as error:
-            raise self.store.error("cannot delete old segments", error) from error
-        return count
-
-    def _producers_at(self, offset: int) -> ProducerStateManager:
-        return self._loader().load_producers(list(self.segments), offset)
-
-    def expire_producers(self, monotonic_ms: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
-        """Removes the state of producers idle for `expiration_ms`. Returns how many."""
-        return self.producers.expire(monotonic_ms, expiration_ms)
-
-    def plan_compaction(self, now: int, held_ms: int = 0) -> CompactionPlan | None:
-        """What to compact, or None if the settings do not require compaction now.
-
-        If the clock has jumped forward by `held_ms`, `now` is the time without the jump.
-        """
-        if not self.config.compacts or self.store.has_failed:
-            return None
-        try:
-            chosen = choose_cleanable(
-                self.segments.cleanable_facts(), self.config, self.first_dirty_offset, self.last_stable_offset, now
-            )
-            if chosen is None:
-                return None
-            return CompactionPlan(
-                self.topic_partition,
-                self.directory,
-                self.config,
-                disk=self.disk,
-                now=now,
-                held_ms=held_ms,
-                log_start_offset=self.log_start_offset,
-                first_dirty_offset=chosen.first_dirty_offset,
-                end_offset=chosen.end_offset,
-                sources=[segment for segment in self.segments if segment.base_offset < chosen.end_offset],
-                aborted=self.aborted_transactions(self.segments[0].base_offset, chosen.end_offset),
-                producers=self.producers.entries(),
-                unsynced=[segment.path(".log") for segment in self.segments if segment.unsynced],
-            )
-        except OSError as error:
-            raise self.store.error("cannot plan compaction", error) from error
-
-    def compaction_failed(self, plan: CompactionPlan) -> bool:
-        """The plan's `run` raised. Returns whether writes are rejected from now on, because a sync failed."""
-        self.store.has_failed = self.store.has_failed or plan.has_failed_sync
-        return plan.has_failed_sync
-
-    def apply_compaction(self, plan: CompactionPlan) -> bool:
-        """Replaces the plan's source segments by the compacted ones; False if the log changed in the meantime."""
-        if not plan.is_finished or not plan.still_fits(self.segments):
-            plan.discard()
-            return False
-        try:
-            for group in plan.cleaned:
-                self.store.swap(group.sources, group.replacement(self.store.files))
-            self._snapshots.prune(self.segments.bases)
-            cleaned = [group.cleaned.base_offset for group in plan.cleaned]
-            self._snapshots.end_transactions(cleaned, self._monotonic())
-        except OSError as error:
-            raise self.store.error("cannot swap in compacted segments", error) from error
-        self.first_dirty_offset = max(self.first_dirty_offset, plan.cleaned_up_to)
-        return True
 
     # --- stable storage -----------------------------------------------------------------------------------
 
@@ -600,7 +446,7 @@ class PartitionLog:
         """The ticket's files are synced."""
         if self.store.flushed(ticket):
             self.flushed_offset = max(self.flushed_offset, ticket.offset)
-        self._last_flush_monotonic_ms = self._monotonic()
+        self._last_flush_monotonic_ms = self.monotonic()
 
     def flush_failed(self, ticket: FlushTicket) -> None:
         """The ticket's files could not be synced: writes are rejected until the log is opened again."""
@@ -627,12 +473,16 @@ class PartitionLog:
             or monotonic_ms - self._last_flush_monotonic_ms >= self.config.flush_ms
         )
 
+    def expire_producers(self, monotonic_ms: int, expiration_ms: int = PRODUCER_ID_EXPIRATION_MS) -> int:
+        """Removes the state of producers idle for `expiration_ms`. Returns how many."""
+        return self.producers.expire(monotonic_ms, expiration_ms)
+
     def snapshot_producers(self) -> None:
         """Writes the producer state at the end of the log, so that the next start need not replay earlier batches."""
-        if self._snapshot_offset != self.log_end_offset:
-            self._snapshots.write(self.log_end_offset, self.producers)
-            self._snapshot_offset = self.log_end_offset
-            self._snapshots.prune(self.segments.bases)
+        if self.snapshot_offset != self.log_end_offset:
+            self.snapshots.write(self.log_end_offset, self.producers)
+            self.snapshot_offset = self.log_end_offset
+            self.snapshots.prune(self.segments.bases)
 
     def epochs_to_save(self) -> tuple[str, bytes] | None:
         """Path and content of the leader epochs file if it is out of date. Write it before a recovery point.
@@ -654,7 +504,7 @@ class PartitionLog:
         """First step of closing, without blocking. Then sync the ticket, save the epochs and call `finish_close`."""
         try:
             self.store.prepare_close()
-            if len(self.producers) or self._snapshot_offset >= 0 or not self.store.is_small:
+            if len(self.producers) or self.snapshot_offset >= 0 or not self.store.is_small:
                 self.snapshot_producers()
         except OSError as error:
             raise self.store.error("cannot close", error) from error

@@ -14,6 +14,7 @@ from typing import Any
 from ottla.clock import Clock
 from ottla.errors import KafkaError
 from ottla.log.cleaning.compactor import CompactionPlan
+from ottla.log.cleaning.log_cleaning import apply_compaction, compaction_failed, enforce_retention, plan_compaction
 from ottla.log.flush import FlushTicket
 from ottla.log.log_directory import LogDirectory
 from ottla.protocol.record_batch import CorruptBatch
@@ -318,7 +319,7 @@ class LogMaintenance:
                 continue
             try:
                 replica.log.roll_if_due()
-                removed = replica.log.enforce_retention(now)
+                removed = enforce_retention(replica.log, now)
                 if producers_due:
                     replica.log.expire_producers(monotonic_ms, self._config.producer_id_expiration_ms)
             except Exception as error:
@@ -352,7 +353,7 @@ class LogMaintenance:
             del self._to_compact[replica]
             try:
                 held_ms = self._guard.held_ms()
-                plan = replica.log.plan_compaction(self._clock() - held_ms, held_ms)
+                plan = plan_compaction(replica.log, self._clock() - held_ms, held_ms)
             except Exception as error:
                 _report(replica, "cannot plan compaction", error)
                 continue
@@ -367,7 +368,7 @@ class LogMaintenance:
         if not replica.upkeep.is_closed and not future.cancelled():
             try:
                 future.result()
-                replica.log.apply_compaction(plan)
+                apply_compaction(replica.log, plan)
                 self.changed(replica)
             except CorruptBatch as error:
                 replica.upkeep.uncleanable_start = replica.log.segments[0].base_offset
@@ -379,7 +380,7 @@ class LogMaintenance:
                 )
             except Exception as error:
                 _report(replica, "compaction failed", error)
-                if replica.log.compaction_failed(plan):
+                if compaction_failed(replica.log, plan):
                     self._failed(replica, f"sync failed: {error}", True)
         elif not future.cancelled():
             future.exception()  # The log is closed or deleted: a failure is expected, and asyncio must not report it.

@@ -13,6 +13,7 @@ import pytest
 from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.clock import MonotonicMs
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.cleaning.log_cleaning import apply_compaction, enforce_retention, plan_compaction
 from ottla.log.config import TopicConfig
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Origin, PartitionLog
@@ -338,7 +339,7 @@ class CleaningWorld:
     def enforce_retention(self) -> None:
         before = self.log.log_start_offset
         rows = self.read_all(committed_only=False)
-        self.log.enforce_retention(self.now)
+        enforce_retention(self.log, self.now)
         start = self.log.log_start_offset
         if start > before:
             assert self.config.deletes
@@ -355,7 +356,7 @@ class CleaningWorld:
 
     def plan_compaction(self) -> None:
         if self.plan is None:
-            self.plan = self.log.plan_compaction(self.now)
+            self.plan = plan_compaction(self.log, self.now)
             if self.plan is not None:
                 assert self.config.compacts
                 assert self.plan.end_offset <= min(self.log.last_stable_offset, self.log.segments.active.base_offset)
@@ -384,7 +385,7 @@ class CleaningWorld:
         self.model.cleaned_to = max(self.model.cleaned_to, plan.cleaned_up_to)
         if self.random.random() < 0.2:
             self.append()
-        if self.log.apply_compaction(plan):
+        if apply_compaction(self.log, plan):
             self.passes += 1
             self.longest_pass_ms = max(self.longest_pass_ms, self.now - plan.now)
             rows = self.read_all(committed_only=False)

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ottla.log.cleaning.log_cleaning import apply_compaction, plan_compaction
 from tests.support.worlds.log_world import LogWorld
 
 HOUR = 3_600_000
@@ -26,8 +27,8 @@ def roll(world: LogWorld) -> None:
 
 def compact_keys(world: LogWorld, max_keys: int) -> None:
     """One pass that has memory for so many keys, and may stop early."""
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     plan.max_keys = max_keys
     plan.run()
-    assert world.log.apply_compaction(plan)
+    assert apply_compaction(world.log, plan)

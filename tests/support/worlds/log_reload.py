@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ottla.clock import MonotonicMs
 from ottla.log.disk import Disk
+from ottla.log.opening import open_log
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers.producer_state import BatchMetadata, ProducerEntry
 from ottla.log.segments.transaction_index import AbortedTransaction
@@ -118,7 +119,7 @@ def load_copy(log: PartitionLog, *, recovery_point: int, now: int) -> PartitionL
         copy.write_file(path, data)
     if (unsaved := log.epochs_to_save()) is not None:
         copy.write_file(*unsaved)  # A checkpoint writes the epochs before the recovery point.
-    return PartitionLog.open(
+    return open_log(
         log.directory,
         log.topic_partition,
         log.topic_id,

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ottla.clock import MonotonicMs
+from ottla.log.cleaning.log_cleaning import apply_compaction, plan_compaction
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
+from ottla.log.opening import open_log
 from ottla.log.partition_log import Appended, Origin, PartitionLog
 from ottla.log.segments.time_search import LargeBatch, OffsetAndTimestamp
 from ottla.protocol.record_batch import BatchHeader, Record, build_batch, control_batch, iter_batches, read_records
@@ -120,7 +122,7 @@ class LogWorld:
         return MonotonicMs(self.now)
 
     def open(self, *, clean: bool = True, **known: Any) -> PartitionLog:
-        self.log = PartitionLog.open(
+        self.log = open_log(
             self.directory,
             ORDERS,
             bytes(range(16)),
@@ -206,11 +208,11 @@ class LogWorld:
 
     def compact(self, held_ms: int = 0) -> bool:
         """Compacts the log if it is due. Returns whether it was."""
-        plan = self.log.plan_compaction(self.now, held_ms)
+        plan = plan_compaction(self.log, self.now, held_ms)
         if plan is None:
             return False
         plan.run()
-        return self.log.apply_compaction(plan)
+        return apply_compaction(self.log, plan)
 
     def read_batches(self, offset: int | None = None, max_bytes: int = 1 << 20) -> list[tuple[BatchHeader, bytes]]:
         """Every batch from `offset` on, read in several fetches like a consumer."""

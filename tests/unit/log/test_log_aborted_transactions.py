@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ottla.errors import KafkaError
+from ottla.log.cleaning.log_cleaning import enforce_retention
 from ottla.log.disk import Disk
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.testing.sim_disk import SimDisk, SimPlatter
@@ -116,7 +117,7 @@ def test_a_segment_of_an_interrupted_deletion_is_not_left_without_its_aborted_tr
     assert len(world.names("0000.index") + world.names("0000.timeindex") + world.names("0000.txnindex")) == 3
     disk.renames_left = renames
     with pytest.raises(KafkaError):
-        world.log.enforce_retention(world.now + 1001)
+        enforce_retention(world.log, world.now + 1001)
     disk.renames_left = -1
     world.log.store.close()
     world.open(clean=False, recovery_point=3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.cleaning.log_cleaning import enforce_retention
 from tests.support.worlds.log_world import FailingDisk, LogWorld, find_by_time
 
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 150}
@@ -170,9 +171,9 @@ def test_failed_retention_can_be_retried(tmp_path: Path) -> None:
     for number in range(30):
         world.produce(7, f"value-{number}")
     disk_of(world).fails("rename")
-    fails(lambda: world.log.enforce_retention(world.now))
+    fails(lambda: enforce_retention(world.log, world.now))
     disk_of(world).works()
-    world.log.enforce_retention(world.now)
+    enforce_retention(world.log, world.now)
     assert world.values() == []
     assert world.log.log_start_offset == 30
     assert world.restart().log_start_offset == 30

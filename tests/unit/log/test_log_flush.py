@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ottla.log.cleaning.log_cleaning import enforce_retention
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from tests.support.worlds.log_world import FailingDisk, LogWorld
@@ -89,8 +90,8 @@ def test_a_handle_being_synced_stays_open_when_its_segment_is_removed(tmp_path: 
     for number in range(15):
         world.append(f"value-{number}")
     ticket = world.log.unsynced()
-    world.log.enforce_retention(world.now)
-    world.log.enforce_retention(world.now)
+    enforce_retention(world.log, world.now)
+    enforce_retention(world.log, world.now)
     assert world.values() == []
     ticket.sync(world.disk)
     world.log.flushed(ticket)

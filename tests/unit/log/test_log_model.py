@@ -12,7 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from ottla.clock import MonotonicMs
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.cleaning.log_cleaning import apply_compaction, enforce_retention, plan_compaction
 from ottla.log.config import TopicConfig
+from ottla.log.opening import open_log
 from ottla.log.partition_log import Origin, PartitionLog
 from ottla.protocol.record_batch import Codec, ControlType, build_batch, control_batch, iter_batches, read_records
 from ottla.testing.sim_disk import SimPlatter
@@ -67,7 +69,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.opened(clean=True)
 
     def opened(self, *, clean: bool) -> PartitionLog:
-        return PartitionLog.open(
+        return open_log(
             "/data/t-0",
             TopicPartition("t", 0),
             bytes(16),
@@ -203,7 +205,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def enforce_retention(self) -> None:
-        self.log.enforce_retention(self.now)
+        enforce_retention(self.log, self.now)
         start = self.log.log_start_offset
         assert start <= self.high_watermark or start == self.start
         if not self.compacts:
@@ -226,11 +228,11 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def compact(self) -> None:
         before = self.visible()
-        plan = self.log.plan_compaction(self.now)
+        plan = plan_compaction(self.log, self.now)
         if plan is None:
             return
         plan.run()
-        assert self.log.apply_compaction(plan)
+        assert apply_compaction(self.log, plan)
         self.dirty_from = self.log.first_dirty_offset
         after = dict(self.read_records(self.start))
         committed = self.committed()

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.cleaning.log_cleaning import enforce_retention
 from ottla.log.disk import Disk
-from ottla.log.partition_log import Appended, PartitionLog
+from ottla.log.opening import open_log
+from ottla.log.partition_log import Appended
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.record_batch import build_batch, iter_batches, read_header, stamp
 from ottla.types import INT32_MAX
@@ -466,7 +468,7 @@ def test_delete_records_moves_the_start_and_retention_deletes_the_files(world: L
     world.log.delete_records_before(25)
     assert world.values()[0] == "value-25"
     segments = len(world.log.segments)
-    removed = world.log.enforce_retention(NOON)
+    removed = enforce_retention(world.log, NOON)
     assert 0 < removed < segments
     assert world.log.segments[0].base_offset <= 25 < world.log.segments[1].base_offset
     assert world.log.log_start_offset == 25
@@ -546,16 +548,16 @@ def test_old_segments_are_removed_and_their_files_deleted_later(tmp_path: Path) 
     for number in range(20):
         world.append(f"value-{number}", timestamp=NOON - 2 * HOUR)
     world.append("young")
-    assert world.log.enforce_retention(NOON) > 0
+    assert enforce_retention(world.log, NOON) > 0
     assert world.log.log_start_offset == world.log.segments[0].base_offset > 0
     assert world.values()[-1] == "young"
     assert world.names(".deleted") != []
     world.wall_ahead_ms = -24 * HOUR
     world.now += 59_999
-    world.log.enforce_retention(world.clock())
+    enforce_retention(world.log, world.clock())
     assert world.names(".deleted") != []
     world.now += 1
-    world.log.enforce_retention(world.clock())
+    enforce_retention(world.log, world.clock())
     assert world.names(".deleted") == []
 
 
@@ -563,7 +565,7 @@ def test_a_log_with_only_old_records_becomes_empty_and_keeps_its_end_offset(tmp_
     world = LogWorld(tmp_path, retention_ms=HOUR, file_delete_delay_ms=0)
     world.append("a", "b")
     world.now += 2 * HOUR
-    assert world.log.enforce_retention(world.now) == 1
+    assert enforce_retention(world.log, world.now) == 1
     assert (world.log.log_start_offset, world.log.log_end_offset, world.values()) == (2, 2, [])
     assert world.append("c").base_offset == 2
     assert world.restart().log_start_offset == 2
@@ -572,8 +574,8 @@ def test_a_log_with_only_old_records_becomes_empty_and_keeps_its_end_offset(tmp_
 def test_records_without_timestamps_are_as_old_as_their_segment(tmp_path: Path) -> None:
     world = LogWorld(tmp_path, retention_ms=HOUR)
     world.append("a", timestamp=-1)
-    assert world.log.enforce_retention(NOON + HOUR) == 0
-    assert world.log.enforce_retention(NOON + HOUR + 1) == 1
+    assert enforce_retention(world.log, NOON + HOUR) == 0
+    assert enforce_retention(world.log, NOON + HOUR + 1) == 1
 
 
 def test_idle_producers_expire_by_monotonic_time_not_by_record_timestamps(world: LogWorld) -> None:
@@ -621,7 +623,7 @@ def test_the_size_between_two_offsets(world: LogWorld) -> None:
 def test_an_empty_directory_starts_at_the_given_offset(tmp_path: Path) -> None:
     world = LogWorld(tmp_path)
     world.log.close()
-    fresh = PartitionLog.open(
+    fresh = open_log(
         f"{tmp_path}/fresh",
         world.log.topic_partition,
         bytes(16),

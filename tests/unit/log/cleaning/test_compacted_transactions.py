@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ottla.clock import MonotonicMs
 from ottla.log.cleaning.compaction import TransactionTracker
+from ottla.log.cleaning.log_cleaning import enforce_retention
 from ottla.log.partition_log import Origin
 from ottla.log.segments.transaction_index import AbortedTransaction
 from ottla.protocol.batch_rewriting import rewrite
@@ -175,7 +176,7 @@ def test_a_snapshot_from_inside_a_transaction_does_not_outlive_its_marker(tmp_pa
     roll(world)
     world.ends(7, abort=False)
     world.log.delete_records_before(1)
-    world.log.enforce_retention(world.now)
+    enforce_retention(world.log, world.now)
     assert world.log.segments.bases == [1], "the snapshot at its start knows an open transaction"
     world.log.expire_producers(MonotonicMs(world.now + 2 * DAY))
     for _ in range(2):

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.log.cleaning.compaction import Cleanable, CleanableSegment, choose_cleanable, group_segments
+from ottla.log.cleaning.log_cleaning import apply_compaction, plan_compaction
 from ottla.log.config import TopicConfig
 from ottla.protocol.record_batch import Codec
 from ottla.types import INT32_MAX
@@ -152,10 +153,10 @@ def test_more_keys_than_fit_in_memory_take_several_passes(tmp_path: Path) -> Non
     roll(world)
     world.append(("last", "x"))
     passes = 0
-    while (plan := world.log.plan_compaction(world.now)) is not None:
+    while (plan := plan_compaction(world.log, world.now)) is not None:
         plan.max_keys = 3
         plan.run()
-        assert world.log.apply_compaction(plan)
+        assert apply_compaction(world.log, plan)
         passes += 1
         assert passes < 30
     assert passes > 3
@@ -166,7 +167,7 @@ def test_a_log_with_policy_delete_is_never_compacted(tmp_path: Path) -> None:
     world = compacted(tmp_path, cleanup_policy=("delete",))
     world.append(("a", "1"), ("a", "2"))
     roll(world)
-    assert world.log.plan_compaction(world.now) is None
+    assert plan_compaction(world.log, world.now) is None
 
 
 def test_nothing_above_the_high_watermark_is_compacted(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ def test_nothing_above_the_high_watermark_is_compacted(tmp_path: Path) -> None:
     world.append(("a", "1"))
     world.append(("a", "2"), commit=False)
     roll(world)
-    assert world.log.plan_compaction(world.now) is None
+    assert plan_compaction(world.log, world.now) is None
 
 
 # --- tombstones -------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ottla.errors import KafkaError
+from ottla.log.cleaning.log_cleaning import apply_compaction, compaction_failed, enforce_retention, plan_compaction
 from ottla.log.disk import Disk
 from ottla.protocol.record_batch import read_records
 from ottla.testing.sim_disk import SimPlatter
@@ -18,13 +19,13 @@ def test_the_log_is_written_and_read_while_it_is_compacted(tmp_path: Path) -> No
     world = compacted(tmp_path)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     world.append(("a", "3"))
     assert world.values() == ["1", "2", "3"]
     plan.run()
     world.append(("a", "4"))
-    assert world.log.apply_compaction(plan)
+    assert apply_compaction(world.log, plan)
     assert world.values() == ["2", "3", "4"]
 
 
@@ -33,11 +34,11 @@ def test_a_compaction_is_discarded_if_the_log_changed(tmp_path: Path) -> None:
     world.append(("a", "1"), ("a", "2"))
     roll(world)
     world.append(("a", "3"), timestamp=NOON + HOUR)
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     plan.run()
-    world.log.enforce_retention(NOON + HOUR + 1)
-    assert not world.log.apply_compaction(plan)
+    enforce_retention(world.log, NOON + HOUR + 1)
+    assert not apply_compaction(world.log, plan)
     assert world.values() == ["3"]
     assert world.names(".cleaned") == []
 
@@ -48,12 +49,12 @@ def test_a_compaction_is_discarded_if_its_last_segment_is_written_again(tmp_path
     world.append(("a", "1"), ("a", "2"))
     roll(world)
     world.append(("b", "1"), commit=False)
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     plan.run()
     world.log.truncate_to(2)
     world.append(("c", "1"))
-    assert not world.log.apply_compaction(plan)
+    assert not apply_compaction(world.log, plan)
     assert world.values() == ["1", "2", "1"]
 
 
@@ -61,11 +62,11 @@ def test_a_cancelled_compaction_leaves_no_files(tmp_path: Path) -> None:
     world = compacted(tmp_path)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     plan.cancel()
     plan.run()
-    assert not world.log.apply_compaction(plan)
+    assert not apply_compaction(world.log, plan)
     assert world.names(".cleaned") == []
     assert world.values() == ["1", "2"]
 
@@ -79,7 +80,7 @@ def test_corrupt_batches_are_not_copied(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     with pytest.raises(KafkaError):
         plan.run()
@@ -91,12 +92,12 @@ def test_a_full_disk_stops_only_the_compaction(tmp_path: Path) -> None:
     world = compacted(tmp_path, disk=disk)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     disk.fails("append")
     with pytest.raises(OSError, match="append fails in this test"):
         plan.run()
-    assert not world.log.compaction_failed(plan)
+    assert not compaction_failed(world.log, plan)
     disk.works()
     assert world.names(".cleaned") == []
     assert world.append(("b", "1")).base_offset == 2
@@ -122,7 +123,7 @@ def test_a_segment_without_remaining_records_keeps_an_empty_last_batch(tmp_path:
         ]
         assert world.pairs() == [(2, "a", "2"), (3, "b", "2")]
         reopen()
-    assert world.log.enforce_retention(world.now + 10 * DAY) >= 3
+    assert enforce_retention(world.log, world.now + 10 * DAY) >= 3
     assert world.pairs() == []
 
 
@@ -167,12 +168,12 @@ def test_a_crash_at_any_step_of_the_swap_leaves_a_complete_log(tmp_path: Path) -
             if number == 19:
                 world.produce(7, ("t", "bad"), transactional=True)
                 world.ends(7, abort=True)
-        plan = world.log.plan_compaction(world.now)
+        plan = plan_compaction(world.log, world.now)
         assert plan is not None
         plan.run()
         disk.left = steps
         try:
-            world.log.apply_compaction(plan)
+            apply_compaction(world.log, plan)
             finished = True
         except KafkaError:
             pass
@@ -248,13 +249,13 @@ def test_a_failed_sync_in_a_compaction_ends_all_writes(tmp_path: Path) -> None:
     world.append(("a", "1"), ("a", "2"))
     roll(world)
     world.append(("b", "1"))
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     disk.fails("sync_directory", errno.EIO)
     with pytest.raises(OSError, match="sync_directory fails"):
         plan.run()
     disk.works()
-    assert world.log.compaction_failed(plan)
+    assert compaction_failed(world.log, plan)
     assert world.names(".cleaned") == []
     with pytest.raises(KafkaError, match="restart the broker"):
         world.append(("b", "2"))
@@ -265,7 +266,7 @@ def test_incomplete_cleaned_files_are_removed_at_the_next_start(tmp_path: Path) 
     world = compacted(tmp_path)
     world.append(("a", "1"), ("a", "2"))
     roll(world)
-    plan = world.log.plan_compaction(world.now)
+    plan = plan_compaction(world.log, world.now)
     assert plan is not None
     plan.run()
     assert world.names(".log.cleaned")

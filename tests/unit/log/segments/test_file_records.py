@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.log.cleaning.log_cleaning import enforce_retention
 from ottla.log.segments.file_records import FileRecords
 from ottla.protocol.record_batch import iter_batches
 from tests.support.worlds.log_world import LogWorld
@@ -79,10 +80,10 @@ def test_a_segment_removed_by_retention_is_readable_until_its_file_is_deleted(tm
     records = found(world)
     before = records.read(0, len(records))
     world.now += 10_000
-    assert world.log.enforce_retention(world.now)
+    assert enforce_retention(world.log, world.now)
     assert records.read(0, len(records)) == before
     world.now += 60_000
-    world.log.enforce_retention(world.now)
+    enforce_retention(world.log, world.now)
     assert "deleted" in refused(records)
 
 
@@ -102,7 +103,7 @@ def test_a_closed_log_refuses_records_of_removed_segments_too(tmp_path: Path) ->
         world.append(VALUE)
     records = found(world)
     world.now += 10_000
-    assert world.log.enforce_retention(world.now)
+    assert enforce_retention(world.log, world.now)
     world.log.store.close()
     assert "closed or deleted" in refused(records)
 
