@@ -13,6 +13,7 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.regex.Pattern;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
@@ -89,7 +90,12 @@ final class GroupCommands {
         @Override
         public void run() {
             try (consumer) {
-                consumer.subscribe(topics, this);
+                // As in librdkafka, a topic that begins with ^ is a pattern.
+                if (topics.get(0).startsWith("^")) {
+                    consumer.subscribe(Pattern.compile(topics.get(0)), this);
+                } else {
+                    consumer.subscribe(topics, this);
+                }
                 while (!stopping) {
                     ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(100));
                     synchronized (this) {

@@ -39,7 +39,10 @@ class Event(NamedTuple):
 
 
 class Member:
-    """One consumer of a group. Subclasses run it; tests read these attributes."""
+    """One consumer of a group. Subclasses run it; tests read these attributes.
+
+    A topic that begins with `^` is a pattern (librdkafka, Java, Ottla).
+    """
 
     name = ""
     assignors: frozenset[str] = frozenset({"range", "roundrobin"})
@@ -54,6 +57,7 @@ class Member:
         assignor: str = "range",
         instance_id: str | None = None,
         session_timeout_ms: int = SESSION_MS,
+        metadata_max_age_ms: int = 300_000,
         on_record: Callable[[Read], None] | None = None,
     ) -> None:
         self.bootstrap = bootstrap
@@ -63,6 +67,8 @@ class Member:
         self.assignor = assignor
         self.instance_id = instance_id
         self.session_timeout_ms = session_timeout_ms
+        self.metadata_max_age_ms = metadata_max_age_ms
+        """How soon it finds new topics that match its pattern."""
         self.on_record = on_record
         """Called for each record before its offset is committed."""
         self.assignment: set[TopicPartition] = set()
@@ -404,6 +410,7 @@ class JavaMember(Member):
             "session.timeout.ms": self.session_timeout_ms,
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "fetch.max.wait.ms": 100,
+            "metadata.max.age.ms": self.metadata_max_age_ms,
         }
         if self.instance_id is not None:
             config["group.instance.id"] = self.instance_id

@@ -35,11 +35,15 @@ class OttlaMember(Member):
             "session.timeout.ms": self.session_timeout_ms,
             "heartbeat.interval.ms": HEARTBEAT_MS,
             "fetch.max.wait.ms": 100,
+            "metadata.max.age.ms": self.metadata_max_age_ms,
         }
         if self.instance_id is not None:
             settings["group.instance.id"] = self.instance_id
         with Consumer(settings, bootstrap_servers=self.bootstrap, group_id=self.group) as consumer:
-            consumer.subscribe(self.topics, listener=Listener())
+            if self.topics[0].startswith("^"):
+                consumer.subscribe(pattern=self.topics[0], listener=Listener())
+            else:
+                consumer.subscribe(self.topics, listener=Listener())
             while not self._stopping.is_set():
                 records = consumer.poll(50)
                 for record in records:
