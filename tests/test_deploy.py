@@ -13,8 +13,10 @@ import yaml
 
 from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
+from ottla.broker.settings.exposure import check_exposure
 from ottla.cli.app import build
 from ottla.cli.serve_options import Options, parse_options
+from ottla.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
@@ -66,7 +68,7 @@ def test_the_unit_starts_a_broker_with_options_and_settings_that_exist(tmp_path:
     properties = (DEPLOY / "systemd" / "server.properties").read_text()
     arguments = [*words[1 : words.index("$OTTLA_OPTIONS")], *shlex.split(extra)]
     config = load_config(options_of(arguments, tmp_path, properties).values)
-    assert config.notices == ()
+    assert (config.notices, check_exposure(config)) == ((), [])
     assert config.log_dirs == ("/var/lib/" + unit_settings("StateDirectory")[0],)
 
 
@@ -102,7 +104,11 @@ def test_the_unit_is_valid_and_hardened(tmp_path: Path) -> None:
 def test_pods_start_a_broker_with_options_and_settings_that_exist(tmp_path: Path) -> None:
     properties = the("Secret", "ottla-config")["stringData"]["server.properties"]
     values = options_of([_filled_in(word) for word in CONTAINER["args"]], tmp_path, properties).values
-    assert all(notice.startswith(("ssl.", "sasl.", "listener.name.")) for notice in load_config(values).notices)
+    config = load_config(values)
+    assert config.notices == ()
+    # The network policy protects the metrics. Nothing else is exposed.
+    (danger,) = check_exposure(config)
+    assert "can read the metrics" in danger
     assert values["node.id"] == "2"
     assert values["advertised.listeners"].count("ottla-2.ottla.streams.svc.cluster.local") == 2
 
@@ -141,6 +147,9 @@ def test_the_hook_waits_for_replicas_and_has_the_time_to() -> None:
 def test_names_and_labels_of_the_objects_fit_together() -> None:
     labels = the("StatefulSet")["spec"]["template"]["metadata"]["labels"]
     assert the("StatefulSet")["spec"]["selector"]["matchLabels"] == labels
+    assert the("NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
+    open_ports = {port["port"] for rule in the("NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]}
+    assert open_ports == {port["name"] for port in CONTAINER["ports"]}
     assert the("PodDisruptionBudget")["spec"]["selector"]["matchLabels"] == labels
     assert all(the("Service", name)["spec"]["selector"] == labels for name in ("ottla", "ottla-bootstrap"))
     assert the("StatefulSet")["spec"]["serviceName"] == the("Service")["metadata"]["name"]
@@ -185,10 +194,13 @@ def test_the_image_runs_without_root_and_has_a_health_check(tmp_path: Path) -> N
     entry, command = (yaml.safe_load(instructions(name)[0]) for name in ("ENTRYPOINT", "CMD"))
     assert entry == ["ottla"]
     values = options_of(command, tmp_path).values
-    assert load_config(values).notices == ()
-    assert values["ottla.metrics.listen"] == f":{HEALTH_PORT}"
+    with pytest.raises(ConfigError, match="neither TLS nor SASL"):
+        check_exposure(load_config(values))
+    trial = options_of([*command, "--insecure"], tmp_path).values
+    assert len(check_exposure(load_config(trial))) == 1
+    assert values["ottla.metrics.listen"] == f"127.0.0.1:{HEALTH_PORT}"
     assert values["log.dirs"] in instructions("VOLUME")
-    assert {"9092", str(HEALTH_PORT)} == set(instructions("EXPOSE")[0].split())
+    assert instructions("EXPOSE") == ["9092"]
 
 
 def test_the_image_names_no_registry_and_its_last_stage_no_package_index() -> None:
