@@ -328,6 +328,46 @@ def test_reading_continues_after_the_leader_has_moved(error: ErrorCode) -> None:
     assert world.take() == ["a"]
 
 
+@pytest.mark.parametrize("first", ["old leader", "new leader"])
+def test_records_that_the_old_and_the_new_leader_return_are_taken_once(first: str) -> None:
+    """A leader that hung answers after its successor: both fetches were in flight. Found by `ottla verify`."""
+    world = ConsumerWorld()
+    world.logs[T0].append("a", "b")
+    world.exchange()
+    world.poll()
+    (hanging,) = world.on_the_wire
+    world.on_the_wire.clear()
+    world.lead(0, 2, 5)
+    world.show_leaders()
+    world.poll()
+    (fresh,) = world.on_the_wire
+    world.on_the_wire.clear()
+    assert (hanging[0].destination, fresh[0].destination) == (1, 2)
+    world.on_the_wire.extend([hanging, fresh] if first == "old leader" else [fresh, hanging])
+    world.answer_next()
+    world.answer_next()
+    assert world.take() == ["a", "b"]
+    world.logs[T0].append("c")
+    world.exchange(2)
+    assert world.take() == ["c"]
+
+
+def test_an_error_of_the_old_leader_that_arrives_late_does_not_stop_reading() -> None:
+    world = ConsumerWorld()
+    world.logs[T0].append("a")
+    world.exchange()
+    world.poll()
+    hanging = world.on_the_wire.popleft()
+    world.lead(0, 2, 5)
+    world.show_leaders()
+    world.exchange()
+    assert world.take() == ["a"]
+    world.errors[T0].append(ErrorCode.OFFSET_OUT_OF_RANGE)
+    world.on_the_wire.append(hanging)
+    world.answer_next()
+    assert world.position() == 1, "not reset to the beginning"
+
+
 def test_an_error_is_not_retried_in_a_tight_loop() -> None:
     world = ConsumerWorld()
     world.exchange()
