@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from ottla.client.blocking import Admin
-from tests.support.processes.cluster_load import QUICK, Load
+from tests.support.processes.cluster_load import QUICK, Load, Outage
 from tests.support.processes.etcd import EtcdCluster
 from tests.support.processes.etcd_brokers import EtcdBrokers
 
@@ -19,6 +19,9 @@ LEASE_S = 3.0
 FAILOVER_S = LEASE_S + 0.5
 BUSY_S = 3.0
 """Added to every bound: the machine that runs the tests is busy."""
+BACK_OFF_S = 6.0
+"""A client that asks just before the election hears of the dead leader again, and asks later: librdkafka took up to five
+more seconds."""
 CLIENTS = ("ottla", "confluent-kafka")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -56,7 +59,7 @@ def test_clients_continue_within_the_lease_of_a_broker_that_is_killed(cluster: E
     with Load(cluster, topic, clients=CLIENTS) as load:
         outage = load.kill("leader")
         load.finish()
-        assert outage.longest_s < FAILOVER_S + BUSY_S, outage
+        check_failover(outage)
 
 
 def test_nobody_notices_that_etcd_was_away_for_less_than_a_lease(
@@ -81,7 +84,7 @@ def test_every_role_can_be_killed(cluster: EtcdBrokers, topic: str, role: str) -
     with Load(cluster, topic, clients=CLIENTS) as load:
         for _ in range(2):
             outage = load.kill(role)
-            assert outage.longest_s < FAILOVER_S + BUSY_S, outage
+            check_failover(outage)
         load.finish()
 
 
@@ -117,7 +120,7 @@ def test_a_broker_is_cut_off_from_etcd(cluster: EtcdBrokers, topic: str, role: s
         victim = load.victim(role)
         way = cluster.ways[victim]
         outage = load.suffer(f"cut off the {role}", victim, way.cut)
-        assert outage.longest_s < FAILOVER_S + BUSY_S, outage
+        check_failover(outage)
         deadline = time.monotonic() + 30
         while any(state.leader == victim for state in cluster.describe(topic, _other(cluster, victim))):
             assert time.monotonic() < deadline, "nobody took over"
@@ -183,7 +186,7 @@ def test_etcd_is_slow(cluster: EtcdBrokers, topic: str) -> None:
             assert outage.longest_s < BUSY_S, outage
             assert [state.leader_epoch for state in cluster.describe(topic)] == epochs
             outage = load.kill("leader")
-            assert outage.longest_s < FAILOVER_S + 2 * BUSY_S, outage
+            check_failover(outage, BUSY_S)
         finally:
             for proxy in proxies:
                 proxy.delay_s = 0.0
@@ -205,6 +208,12 @@ def test_everything_restarts_at_once(cluster: EtcdBrokers, members: EtcdCluster,
         load.suffer("restart everything", 0, restart)
         cluster.await_in_sync(topic)
         load.finish()
+
+
+def check_failover(outage: Outage, extra_s: float = 0.0) -> None:
+    """A dead broker was replaced within its lease: the clients say when they noticed."""
+    assert min(outage.gaps_s.values()) < FAILOVER_S + BUSY_S + extra_s, outage
+    assert outage.longest_s < FAILOVER_S + BACK_OFF_S + BUSY_S + extra_s, outage
 
 
 def _other(cluster: EtcdBrokers, victim: int) -> int:
