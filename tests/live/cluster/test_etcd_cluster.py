@@ -20,8 +20,8 @@ FAILOVER_S = LEASE_S + 0.5
 BUSY_S = 3.0
 """Added to every bound: the machine that runs the tests is busy."""
 BACK_OFF_S = 6.0
-"""A client that asks just before the election hears of the dead leader again, and asks later: librdkafka took up to five
-more seconds."""
+"""A client that asks just before the election hears of the dead leader again, and asks later: librdkafka took up to
+five more seconds."""
 CLIENTS = ("ottla", "confluent-kafka")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
