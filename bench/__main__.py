@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import (
+    acls,
     arrow,
     assignors,
     brokers,
@@ -58,9 +59,11 @@ SUITES = (
     "cores",
     "stores",
     "scale",
+    "acls",
 )
 
 OWN: dict[str, Callable[..., None]] = {
+    "acls": acls.run,
     "clients": clients.run,
     "arrow": arrow.run,
     "assignors": assignors.run,

@@ -88,6 +88,11 @@ def add_acls(side: Side, creations: list[Any]) -> None:
         chunk = creations[start : start + 200]
         answer = side.connection.ask(CreateAclsRequest(creations=chunk), 3)
         assert [result.error_code for result in answer.results] == [0] * len(chunk), answer
+    await_acls(side, creations)
+
+
+def await_acls(side: Side, creations: list[Any]) -> None:
+    """Apache Kafka answers before its broker has the ACLs of its controller."""
     wanted = {acl_of(each) for each in creations}
     deadline = time.monotonic() + PATIENCE_S
     while not wanted <= described(side):

@@ -68,7 +68,10 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
 
 
 def _refuse(request: FetchRequest, context: Context) -> FetchResponse:
-    """A client that is no broker pretends to be a follower."""
+    """A client that is no broker pretends to be a follower, or a broker's principal is not in super.users."""
+    if not request.topics:
+        # An empty answer would be followed by the next request at once.
+        return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     by_id = context.api_version >= TOPIC_IDS_SINCE
     return FetchResponse(
         responses=[
