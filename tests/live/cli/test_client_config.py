@@ -151,3 +151,35 @@ def test_the_file_is_read_as_java_does(tmp_path: Path) -> None:
     path.write_bytes(b"! comment\nsasl.username=J\\u00fcrgen\nclient.id:caf\xe9\nssl.key.password=a\\\n   b\\=c\n")
     path.chmod(0o600)
     assert read_client_properties(path) == {"sasl.username": "Jürgen", "client.id": "café", "ssl.key.password": "ab=c"}
+
+
+def test_a_pipeline_reaches_the_brokers_and_shows_no_secret(
+    secure: Any, properties: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With references in its file, and with the settings of a client.properties."""
+    settings = secure.client_settings
+    with Producer(settings) as producer:
+        producer.send("sold", b"{}").result(30)
+        producer.send("earned", b"{}").result(30)
+    text = "source: {topic: sold, schema: id bigint}\nsql: SELECT id FROM sold\nsink: {topic: earned}\n"
+    file = tmp_path / "revenue.yaml"
+    file.write_text(text)
+    monkeypatch.setenv("SHOP_PASSWORD", settings["sasl.password"])
+    own = "".join(f"  {name}: {value}\n" for name, value in settings.items() if name[:2] != "bo")
+    own = own.replace(settings["sasl.password"], "${env:SHOP_PASSWORD}")
+    for written, options in (
+        (f"{text}bootstrap: {secure.bootstrap}\nkafka:\n{own}", []),
+        (text, ["--command-config", str(properties)]),
+    ):
+        file.write_text(written)
+        assert run("pipeline", "validate", str(file), "--no-spark", *options).status == 0
+        ran = run("pipeline", "status", str(file), "--json", *options)
+        assert ran.status == 0
+        assert '"notes": []' in ran.out  # the lag is known
+        assert settings["sasl.password"] not in ran.out + ran.err
+    file.write_text(f"{text}bootstrap: {secure.bootstrap}\nkafka:\n{own}")
+    monkeypatch.delenv("SHOP_PASSWORD")
+    ran = run("pipeline", "validate", str(file), "--no-spark")
+    assert ran.status != 0
+    assert "kafka.sasl.password" in ran.out + ran.err
+    assert "environment variable SHOP_PASSWORD is not set" in ran.out + ran.err
