@@ -81,7 +81,7 @@ def settings_page() -> str:
         "",
         "### Security of clients",
         "",
-        "For all clients. Values of type password are never shown or logged.",
+        "For all clients ([more](client-security.md)). Values of type password are never shown.",
         "",
         *client_table(settings_of(SecurityConfig).values()),
     ]
