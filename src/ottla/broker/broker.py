@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import random
+import shlex
 import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -142,6 +143,12 @@ class Broker:
         authorizer = make_authorizer(config)
         self.listener_security = self._secure(settings)
         self._directory = directory = self._open_directory(config.log_dirs[0])
+        if self._disk.is_open_to_others(directory.path):
+            log.warning(
+                "data directory %s: other users of this machine can read it; make it private with: chmod -R go= %s",
+                directory.path,
+                shlex.quote(directory.path),
+            )
         if config.metrics_listen is not None:
             await self._start_http(config.metrics_listen)
         # The ports are bound before anything is read from disk, and served when everything is ready.

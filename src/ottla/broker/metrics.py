@@ -52,6 +52,7 @@ class Metrics:
     def collect(self) -> Iterator[Any]:
         yield from self._requests()
         yield from self._network()
+        yield from self._quotas()
         yield from self._authentication()
         yield from self._event_loop()
         yield from self._partitions()
@@ -106,6 +107,31 @@ class Metrics:
             gauge = core.GaugeMetricFamily(name, doc)
             gauge.add_metric([], value)
             yield gauge
+
+    def _quotas(self) -> Iterator[Any]:
+        quotas, rates = self._services.quotas, self._server.rates
+        if quotas is not None:
+            core = self._families
+            throttled = core.CounterMetricFamily(
+                "ottla_throttled_requests", "Requests whose client had to pause.", labels=["quota"]
+            )
+            seconds = core.CounterMetricFamily(
+                "ottla_throttle_seconds", "How long clients had to pause.", labels=["quota"]
+            )
+            for name, count in quotas.throttled.items():
+                throttled.add_metric([name], count)
+                seconds.add_metric([name], quotas.throttled_ms[name] / 1000)
+            clients = core.GaugeMetricFamily("ottla_quota_meters", "Clients whose rates are kept for quotas.")
+            clients.add_metric([], quotas.meter_count)
+            yield from (throttled, seconds, clients)
+        if rates is not None:
+            for name, doc, value in (
+                ("ottla_connections_delayed", "Connections that waited: too many per second.", rates.delayed),
+                ("ottla_connections_rate_refused", "Connections refused: too many per second.", rates.refused),
+            ):
+                counter = self._families.CounterMetricFamily(name, doc)
+                counter.add_metric([], value)
+                yield counter
 
     def _authentication(self) -> Iterator[Any]:
         if self.security is None:

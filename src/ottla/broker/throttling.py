@@ -26,6 +26,10 @@ BROKER_CLIENT_ID = "broker-"
 """Brokers put their id behind it when they send requests to each other."""
 
 
+BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""Requests of clients whose user is not known yet. Kafka does not count them either."""
+
+
 class Throttling:
     """Answers requests as the dispatcher does, within the quotas of their clients."""
 
@@ -162,6 +166,8 @@ def is_exempt(api_key: int, request: Any, context: Context) -> bool:
     act for the cluster counts as one."""
     if api_key == ApiKey.FETCH:
         exempt = is_from_follower(request, context.api_version)
+    elif api_key in BEFORE_AUTHENTICATION:
+        return True
     elif api_key == ApiKey.WRITE_TXN_MARKERS:
         exempt = True
     else:

@@ -11,6 +11,9 @@ from typing import Any
 
 from ottla.errors import OttlaError
 
+PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
+"""Nobody else on the machine may read records and metadata, whatever the umask of the process is."""
+
 _IOV_MAX = 1024
 """The maximum number of buffers per writev (Linux and macOS)."""
 
@@ -24,7 +27,7 @@ class Disk:
     # --- one file -----------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> int:
-        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), PRIVATE_FILE)
         try:
             # Not O_APPEND: with it, pwrite ignores its offset on Linux. Instead the position is kept at the end.
             os.lseek(handle, 0, os.SEEK_END)
@@ -123,13 +126,17 @@ class Disk:
     def make_directory(self, path: str) -> bool:
         """Creates a directory in an existing one. Returns whether it did: False if it exists."""
         try:
-            os.mkdir(path)
+            os.mkdir(path, PRIVATE_DIRECTORY)
         except FileExistsError:
             return False
         return True
 
     def make_directories(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, PRIVATE_DIRECTORY, exist_ok=True)
+
+    def is_open_to_others(self, path: str) -> bool:
+        """Whether users outside the directory's group can read or change it."""
+        return bool(os.stat(path).st_mode & 0o007)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -189,7 +196,7 @@ class Disk:
     def write_file(self, path: str, data: bytes) -> None:
         """Replaces a file atomically: after a crash it has either the old or the new content."""
         temporary = path + ".tmp"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             view = memoryview(data)
             while view:
@@ -201,7 +208,7 @@ class Disk:
 
     def lock(self, path: str) -> int:
         """Locks the file `path` until the handle is closed. OttlaError with the process id if another one holds it."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -29,7 +29,7 @@ class SessionLocks:
 
     def take(self, session_id: int) -> int:
         """Creates and locks the file of a session; returns the handle that holds the lock."""
-        handle = os.open(self.path(session_id), os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(self.path(session_id), os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             os.write(handle, str(os.getpid()).encode())
@@ -184,7 +184,7 @@ class WakeUps:
         """Calls `woken` when another session has committed something. Without pipes, polling has to do."""
         path = _pipe_path(self._locks.path(session_id))
         try:
-            os.mkfifo(path, 0o644)
+            os.mkfifo(path, 0o600)
             handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
         except OSError as error:
             log.warning("%s: cannot create a named pipe (%s): changes are seen a little later", path, error)

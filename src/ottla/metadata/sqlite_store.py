@@ -163,6 +163,8 @@ class SqliteStore(MetadataStore):
         self._peers.known.clear()
 
     def _connect(self) -> sqlite3.Connection:
+        # SQLite would create it readable for everyone. Its other files get the permissions of this one.
+        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _open_session(self) -> tuple[int, int]:

@@ -151,8 +151,8 @@ class ClientQuotas:
         self._limits: OrderedDict[tuple[str, str], Limits] = OrderedDict()
         self._meters: OrderedDict[Limit, Rate | TokenBucket] = OrderedDict()
         self._swept_at_ms = 0
-        self.throttled = dict.fromkeys((*CLIENT_QUOTAS, CONNECTION_CREATION_RATE), 0)
-        """How many requests were throttled because of each quota, and connections."""
+        self.throttled = dict.fromkeys(CLIENT_QUOTAS, 0)
+        """How many requests were throttled because of each quota."""
         self.throttled_ms = dict.fromkeys(self.throttled, 0)
 
     def apply(self, quotas: Quotas) -> None:

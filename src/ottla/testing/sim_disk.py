@@ -247,6 +247,9 @@ class SimDisk(Disk):
             if directory not in self.platter.directories:
                 self.platter.change(("directory", directory))
 
+    def is_open_to_others(self, path: str) -> bool:
+        return False
+
     def rename(self, old: str, new: str) -> None:
         self._fail_if_asked("rename")
         if not self.exists(old):

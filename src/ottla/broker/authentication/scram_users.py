@@ -117,7 +117,7 @@ def _file_at(path: str) -> str:
     if os.path.isdir(path):
         path = os.path.join(path, METADATA_FILE)
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        os.makedirs(os.path.dirname(path) or ".", 0o700, exist_ok=True)
     except OSError as error:
         raise OttlaError(f"cannot use {path} as metadata file: {error.strerror or error}") from None
     return path
