@@ -1,12 +1,13 @@
 """Hostile peers: the latency of a normal client, and the broker's memory, while all attacks run at the same time.
 
 The attacks are in `tests/support/hostile`: idle connections, partial frames, peers that never read, resets during
-fetches, decompression bombs, huge groups, garbage, connection churn, and floods of topics, producers, fetch sessions
-and transactions. They run in one process of low priority and within fixed numbers, so that they cost little CPU time.
-The normal client is another process.
+fetches, decompression bombs, huge groups, garbage, connection churn, floods of topics, producers, fetch sessions and
+transactions, and on a listener with SASL peers that never authenticate. They run in one process of low priority and
+within fixed numbers, so that they cost little CPU time. The normal client is another process.
 """
 
 import contextlib
+import dataclasses
 import re
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from tests.support.hostile import running
 from tests.support.hostile.attackers import ATTACKS
 from tests.support.hostile.battlefield import Numbers
 from tests.support.hostile.normal_client import ALL
-from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka
+from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, free_port
 
 SUITE = "hostile"
 COUNTS = "hostile: what the attackers did"
@@ -31,6 +32,8 @@ class Target(NamedTuple):
     bootstrap: str
     pid: int
     metrics_url: str | None = None
+    sasl_port: int = 0
+    """A listener for peers that never authenticate."""
 
 
 def run(
@@ -45,13 +48,13 @@ def run(
 ) -> None:
     """Each round runs all attacks against each broker in turn, on a new broker."""
     seconds = seconds or (QUICK_SECONDS if quick else SECONDS)
-    numbers = Numbers.full()
     contenders = [name for name in names if name in TARGETS]
     step(total=rounds * len(contenders))
     for _ in range(rounds):
         for name in contenders:
             step(f"{name}: {', '.join(attacks)} for {seconds:g} s")
             with TARGETS[name]() as target:
+                numbers = dataclasses.replace(Numbers.full(), sasl_port=target.sasl_port)
                 report = running.run(target.bootstrap, target.pid, attacks=attacks, seconds=seconds, numbers=numbers)
                 longest_step_s = scrape(target.metrics_url, LONGEST_STEP)
             note(results, name, report, longest_step_s)
@@ -80,9 +83,10 @@ def note(results: Results, name: str, report: running.Report, longest_step_s: fl
 def ottla() -> Iterator[Target]:
     from ottla import Broker
 
-    with Broker.embedded(settings={"ottla.metrics.listen": "127.0.0.1:0"}) as broker:
+    sasl_port = free_port()
+    with Broker.embedded(**running.with_sasl(sasl_port, {"ottla.metrics.listen": "127.0.0.1:0"})) as broker:
         found = re.search(r"metrics at (http://\S+)", broker.log)
-        yield Target(broker.bootstrap, broker.pid, found[1] if found else None)
+        yield Target(broker.bootstrap, broker.pid, found[1] if found else None, sasl_port)
 
 
 @contextlib.contextmanager

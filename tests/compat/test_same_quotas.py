@@ -12,7 +12,7 @@ from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasR
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.support.wire.raw import RawConnection, Side, differences
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("alone")]
@@ -221,36 +221,55 @@ def test_changes_of_topics_are_refused_as_in_kafka(clean: list[Side]) -> None:
         assert our[2] == pytest.approx(their[2], abs=TOLERANCE_MS)
 
 
+class Steady:
+    """A producer of librdkafka that is limited by a quota of 1 MB/s."""
+
+    RATE = 1_000_000
+    VALUE = b"x" * 10_000
+
+    def __init__(self, side: Side, confluent: Any) -> None:
+        alter(side, [("client-id", "steady")], {P: float(self.RATE)})
+        settings = {"bootstrap.servers": side.bootstrap, "client.id": "steady", "batch.size": 100_000, "linger.ms": 5}
+        self._producer = confluent.Producer(settings)
+        self._topic = side.topic
+        self.produced = 0
+        self.delivered: list[float] = []
+
+    def produce(self) -> None:
+        try:
+            self._producer.produce(self._topic, self.VALUE, on_delivery=self._on_delivery)
+            self.produced += len(self.VALUE)
+        except BufferError:
+            pass
+        self._producer.poll(0)
+
+    def _on_delivery(self, error: Any, _: Any) -> None:
+        assert error is None or "Purged" in error.str(), error
+        if error is None:
+            self.delivered.append(time.monotonic())
+
+    def rate(self, start: float, end: float) -> float:
+        """Bytes per second that were delivered in this time."""
+        return sum(len(self.VALUE) for at in self.delivered if start <= at < end) / (end - start)
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.flush(PATIENCE_S)
+
+
 @pytest.mark.slow
 def test_a_limited_producer_runs_at_its_quota_on_both(clean: list[Side]) -> None:
-    """librdkafka, limited to 1 MB/s, measured over a window that its first burst has left."""
+    """A burst at the start would come back every eleven seconds, when it leaves the window. So the producer fills the
+    window evenly first, and then sends as fast as it can."""
     confluent = pytest.importorskip("confluent_kafka")
-    rates = {}
-    for side in clean:
-        alter(side, [("client-id", "steady")], {P: 1e6})
-        time.sleep(0.5)
-        producer = confluent.Producer(
-            {"bootstrap.servers": side.bootstrap, "client.id": "steady", "linger.ms": 5, "compression.type": "none"}
-        )
-        delivered: list[tuple[float, int]] = []
-
-        def on_delivery(error: Any, message: Any, into: list[tuple[float, int]] = delivered) -> None:
-            if error is None:
-                into.append((time.monotonic(), len(message.value())))
-            else:
-                assert "Purged in" in error.str(), error  # at the end of the test
-
-        begun = time.monotonic()
-        while time.monotonic() - begun < 35:
-            try:
-                producer.produce(side.topic, b"x" * 10_000, on_delivery=on_delivery)
-                producer.poll(0)
-            except BufferError:
-                producer.poll(0.05)
-        producer.purge()
-        producer.flush(30)
-        # The window holds eleven seconds. Before that, what it allows at once is sent as a burst.
-        start, end = begun + 13, begun + 35
-        rates[side.name] = sum(size for at, size in delivered if start <= at < end) / (end - start)
-    for name, rate in rates.items():
-        assert rate == pytest.approx(1e6, rel=0.1), (name, rates)
+    producers = {side.name: Steady(side, confluent) for side in clean}
+    begun = time.monotonic()
+    while (elapsed := time.monotonic() - begun) < 32:
+        for producer in producers.values():
+            if elapsed > 12 or producer.produced < 0.95 * Steady.RATE * elapsed:
+                producer.produce()
+        time.sleep(0.001)
+    rates = {name: producer.rate(begun + 14, begun + 32) for name, producer in producers.items()}
+    for producer in producers.values():
+        producer.close()
+    assert rates == pytest.approx(dict.fromkeys(rates, Steady.RATE), rel=0.1)

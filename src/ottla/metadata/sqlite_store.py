@@ -14,6 +14,7 @@ session: two copies would be two clusters.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -164,7 +165,8 @@ class SqliteStore(MetadataStore):
 
     def _connect(self) -> sqlite3.Connection:
         # SQLite would create it readable for everyone. Its other files get the permissions of this one.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        with contextlib.suppress(OSError):  # SQLite reports what is wrong
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _open_session(self) -> tuple[int, int]:

@@ -1,12 +1,15 @@
 """Spec: R8. A normal client beside all kinds of hostile peers at once. `./run bench --only hostile` takes longer."""
 
+import dataclasses
+
 import pytest
 
 from ottla import Broker
 from tests.support.hostile.attackers import ATTACKS
 from tests.support.hostile.battlefield import Numbers
 from tests.support.hostile.normal_client import STARTED
-from tests.support.hostile.running import run
+from tests.support.hostile.running import run, with_sasl
+from tests.support.processes.oracle import free_port
 
 SECONDS = 4.0
 LATENCY_LIMIT_MS = 500.0
@@ -17,8 +20,10 @@ MEMORY_LIMIT_MB = 400.0
 @pytest.mark.slow
 def test_a_normal_client_beside_all_attacks() -> None:
     """No operation of the normal client fails or waits long, and memory stays bounded."""
-    with Broker.embedded() as broker:
-        report = run(broker.bootstrap, broker.pid, seconds=SECONDS, numbers=Numbers.small())
+    sasl_port = free_port()
+    with Broker.embedded(**with_sasl(sasl_port)) as broker:
+        numbers = dataclasses.replace(Numbers.small(), sasl_port=sasl_port)
+        report = run(broker.bootstrap, broker.pid, seconds=SECONDS, numbers=numbers)
         log, is_running = broker.log, broker.is_running
     assert is_running
     assert "Traceback" not in log, log[max(0, log.index("Traceback") - 500) :][:3000]

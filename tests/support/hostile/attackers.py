@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable
 
-from tests.support.hostile import bombs, connections, groups, readers, topics
+from tests.support.hostile import bombs, connections, groups, readers, strangers, topics
 from tests.support.hostile.battlefield import Battlefield, Numbers, raise_file_limit
 from tests.support.hostile.topics_used import prepare
 
@@ -28,6 +28,7 @@ ATTACKS: dict[str, Callable[[Battlefield], Awaitable[None]]] = {
     "garbage": connections.garbage,
     "churn": connections.churn,
     "topics": topics.topics,
+    "strangers": strangers.strangers,
 }
 GRACE_S = 40.0
 """For the last responses after the end of a run."""

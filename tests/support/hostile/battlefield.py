@@ -48,6 +48,10 @@ class Numbers:
     transactions_per_s: float = 10.0
     descriptions_per_s: float = 1.0
     large_topic_mb: int = 200
+    sasl_port: int = 0
+    """A listener that requires SASL, for peers that never authenticate; 0 if there is none."""
+    silent_strangers: int = 3000
+    strangers_per_s: float = 50.0
 
     @classmethod
     def small(cls) -> "Numbers":
@@ -63,6 +67,8 @@ class Numbers:
             automatic_topics=40,
             topic_partitions=10,
             large_topic_mb=40,
+            silent_strangers=300,
+            strangers_per_s=30.0,
         )
 
     @classmethod
@@ -165,7 +171,9 @@ class Battlefield:
     def goes_on(self) -> bool:
         return time.monotonic() < self.ends_at
 
-    async def connect(self, *, receive_buffer: int | None = None, source: str = "127.0.0.1") -> Peer:
+    async def connect(
+        self, *, receive_buffer: int | None = None, source: str = "127.0.0.1", port: int | None = None
+    ) -> Peer:
         sock = socket.socket()
         sock.setblocking(False)
         if receive_buffer is not None:
@@ -176,7 +184,7 @@ class Battlefield:
                 sock.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT
                 sock.bind((source, 0))
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await asyncio.get_running_loop().sock_connect(sock, self.address)
+                await asyncio.get_running_loop().sock_connect(sock, (self.address[0], port or self.address[1]))
         except BaseException:
             sock.close()
             raise

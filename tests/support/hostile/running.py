@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ottla.child_process import child_environment
 from tests.support.hostile.attackers import ATTACKS, GRACE_S
 from tests.support.hostile.battlefield import Numbers
 from tests.support.hostile.normal_client import ALL
+from tests.support.hostile.strangers import MECHANISM
 from tests.support.seeds import ROOT
 
 SAMPLE_S = 0.2
@@ -90,6 +91,16 @@ def run(
         attackers_cpu=attacked["cpu_seconds"] / taken,
         seconds=taken,
     )
+
+
+def with_sasl(port: int, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Arguments for an embedded broker with a second listener, at `port`, that requires SASL."""
+    security = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,STRANGERS:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": MECHANISM,
+    }
+    listen = f"PLAINTEXT://127.0.0.1:0,STRANGERS://127.0.0.1:{port}"
+    return {"listen": listen, "settings": {**security, **(settings or {})}}
 
 
 # --- the two processes ------------------------------------------------------------------------------------
