@@ -249,7 +249,9 @@ class Broker:
     def _apply_quotas(self, image: ClusterImage) -> None:
         """Most clusters have no quotas; their code is imported with the first one."""
         if self._quotas is None:
-            if self.server is None or not (image.entity_configs or connection_rates(self.services.config)):
+            services = self.services
+            rates = connection_rates(services.config, services.settings.texts(image))
+            if self.server is None or not (image.entity_configs or rates):
                 return
             from ottla.broker.throttling import QuotaKeeper
 

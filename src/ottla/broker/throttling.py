@@ -103,7 +103,7 @@ class QuotaKeeper:
         elif self._dispatcher.throttling is None:
             self._dispatcher.throttling = Throttling(self._dispatcher, self.quotas)
         rates.by_address = connection_rates_of(quotas)
-        rates.by_listener = connection_rates(services.config)
+        rates.by_listener = connection_rates(services.config, services.settings.texts(image))
         self._server.rates = rates if rates.has_any else None
 
 

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from ottla.broker.metrics import Metrics
+from ottla.broker.services import Context
+from ottla.broker.throttling import is_exempt
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.connection import Connection
+from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
@@ -17,6 +21,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
 from ottla.protocol.schema import Message
+from ottla.security.resources import Operation
 from ottla.testing import World
 from ottla.types import Endpoint
 
@@ -186,6 +191,51 @@ def test_time_of_the_event_loop_is_limited_too() -> None:
         assert peer.took_ms >= 1000
         throttled = await peer.ask(fetch(0), 12)
         assert (throttled.throttle_time_ms, throttled.responses) == (1000, [])
+
+    run(story)
+
+
+def test_with_an_authorizer_only_who_may_act_for_the_cluster_is_a_broker() -> None:
+    class Nobody:
+        """Allows everything but CLUSTER_ACTION."""
+
+        def allows(self, principal: Any, host: str, operation: Operation, resource: Any) -> bool:
+            return operation != Operation.CLUSTER_ACTION
+
+    async def story(world: World) -> None:
+        await set_quota([("user", None)], "request_percentage", 0.00001)
+        assert world.broker is not None
+        world.broker.services.authorizer = cast("Any", Nobody())
+        pretender = await Connection.open(BROKER, client_id="broker-0")
+        found = is_exempt(ApiKey.HEARTBEAT, None, context_of(world, pretender))
+        assert not found
+        world.broker.services.authorizer = None
+        assert is_exempt(ApiKey.HEARTBEAT, None, context_of(world, pretender))
+
+    run(story)
+
+
+def context_of(world: World, client: Connection) -> Context:
+    assert world.broker is not None
+    assert world.broker.server is not None
+    (accepted,) = world.broker.server.connections
+    return Context(world.broker.services, 0, "broker-0", accepted)
+
+
+def test_metrics_count_pauses_and_connections() -> None:
+    async def story(world: World) -> None:
+        peer = await with_topic()
+        await set_quota([("client-id", "peer")], "producer_byte_rate", 1000)
+        await set_quota([("ip", None)], "connection_creation_rate", 1000)
+        throttle_ms = (await peer.ask(produce(20_000), 12)).throttle_time_ms
+        broker = world.broker
+        assert broker is not None
+        assert broker.server is not None
+        text = Metrics(broker.dispatcher, broker.server, broker.services).page().body.decode()
+        assert 'ottla_throttled_requests_total{quota="producer_byte_rate"} 1.0' in text
+        assert f'ottla_throttle_seconds_total{{quota="producer_byte_rate"}} {throttle_ms / 1000}' in text
+        assert "ottla_quota_meters 1.0" in text
+        assert "ottla_connections_rate_refused_total 0.0" in text
 
     run(story)
 

@@ -1,4 +1,4 @@
-"""Which security settings apply to a listener and to a mechanism of it. Pure.
+"""Which settings apply to a listener and to a mechanism of it. Pure.
 
 The most specific one wins: `listener.name.<listener>.<mechanism>.<setting>`, then `listener.name.<listener>.<setting>`,
 then `<setting>`.
@@ -11,12 +11,15 @@ from typing import Any
 from ottla.broker.settings.security_settings import SecurityConfig
 from ottla.config import Setting, settings_of
 from ottla.errors import ConfigError
+from ottla.security.quota_config import QuotaConfig
 from ottla.security.sasl.jaas import MODULES, JaasConfig, parse_jaas_config
 
 PREFIX = "listener.name."
 SECURITY_SETTINGS = settings_of(SecurityConfig)
 MECHANISMS = tuple(mechanism for mechanisms in MODULES.values() for mechanism in mechanisms)
-OVERRIDABLE = ("ssl.", "sasl.", "connections.max.reauth.ms", "connection.failed.authentication.delay.ms")
+RATE_SETTING = "max.connection.creation.rate"
+LISTENER_SETTINGS = {**SECURITY_SETTINGS, RATE_SETTING: settings_of(QuotaConfig)[RATE_SETTING]}
+OVERRIDABLE = ("ssl.", "sasl.", "connections.max.reauth.ms", "connection.failed.authentication.delay.ms", RATE_SETTING)
 
 
 def listener_setting(name: str) -> Setting | None:
@@ -30,7 +33,7 @@ def listener_setting(name: str) -> Setting | None:
     _, _, rest = name.removeprefix(PREFIX).partition(".")
     for mechanism in MECHANISMS:
         rest = rest.removeprefix(mechanism.lower() + ".")
-    found = SECURITY_SETTINGS.get(rest)
+    found = LISTENER_SETTINGS.get(rest)
     return replace(found, name=name) if found is not None and rest.startswith(OVERRIDABLE) else None
 
 

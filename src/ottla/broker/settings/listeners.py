@@ -4,15 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.broker.settings.config import BrokerConfig
+from ottla.broker.settings.listener_security import LISTENER_SETTINGS, PREFIX, RATE_SETTING
 from ottla.checks import port_from_text
-from ottla.config import settings_of
 from ottla.errors import ConfigError
 from ottla.security.protocols import SecurityProtocol
 from ottla.types import INT32_MAX, Endpoint
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 """Hosts that stand for every interface; clients cannot connect to them."""
-RATE_SETTING = "max.connection.creation.rate"
 EXAMPLE = "for example PLAINTEXT://127.0.0.1:9092"
 
 
@@ -28,15 +27,18 @@ class Listener(NamedTuple):
         return self.host in WILDCARDS
 
 
-def connection_rates(config: BrokerConfig) -> dict[str, float]:
-    """The most connections per second of each listener that has a limit; of the broker under the empty name."""
+def connection_rates(config: BrokerConfig, texts: Mapping[str, str]) -> dict[str, float]:
+    """The most connections per second of each listener that has a limit; of the broker under the empty name.
+
+    `texts` are the broker's settings as text, with those that were changed at run time.
+    """
     rates: dict[str, float] = {}
     if config.max_connection_creation_rate < INT32_MAX:
         rates[""] = config.max_connection_creation_rate
     for listener in parse_listeners(config):
-        text = config.given.get(f"listener.name.{listener.name.lower()}.{RATE_SETTING}")
-        if text is not None:
-            rates[listener.name] = settings_of(BrokerConfig)[RATE_SETTING].parse(text)
+        name = f"{PREFIX}{listener.name.lower()}.{RATE_SETTING}"
+        if name in texts:
+            rates[listener.name] = LISTENER_SETTINGS[RATE_SETTING].parse(texts[name])
     return rates
 
 
