@@ -14,7 +14,7 @@ from ottla.metadata.etcd.client import EtcdClient, EtcdUnavailable
 from ottla.metadata.etcd.large_commits import LargeCommits
 from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
-from ottla.metadata.store import Change, Conflict, Create, Delete, SessionExpired, Set, StoreUnavailable
+from ottla.metadata.store import Change, Check, Conflict, Create, Delete, SessionExpired, Set, StoreUnavailable
 from tests.support.processes.etcd import EtcdCluster
 
 _numbers = itertools.count()
@@ -439,5 +439,100 @@ def test_a_large_commit_that_another_session_completes_succeeds(
             async with asyncio.timeout(5):
                 await ann.commit([Create(f"/t/{number}", b"") for number in range(400)])
             assert len(await bob.scan("/t/")) == 400
+
+    run(story)
+
+
+@pytest.fixture
+def held_journal(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Large commits wait before they write their journal: (they are there, they may go on)."""
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+    original = LargeCommits._write_journal  # noqa: SLF001
+
+    async def write(self: LargeCommits, *arguments: Any) -> None:
+        arrived.set()
+        await go_on.wait()
+        await original(self, *arguments)
+
+    monkeypatch.setattr(LargeCommits, "_write_journal", write)
+    return arrived, go_on
+
+
+def test_others_do_not_commit_while_a_large_commit_is_prepared(
+    etcd: EtcdCluster, prefix: str, held_journal: tuple[asyncio.Event, asyncio.Event]
+) -> None:
+    """What it has checked must stay true until it is applied."""
+    arrived, go_on = held_journal
+
+    async def story() -> None:
+        async with opened(etcd.url(prefix)) as ann, opened(etcd.url(prefix)) as bob:
+            await ann.commit([Create("/a", b"0")])
+            many = [Create(f"/t/{number}", b"") for number in range(400)]
+            large = asyncio.ensure_future(ann.commit([Check("/a", 0), *many]))
+            await arrived.wait()
+            small = asyncio.ensure_future(bob.commit([Set("/a", b"1")]))
+            await asyncio.sleep(0.3)
+            assert not small.done()
+            go_on.set()
+            await large
+            await small
+            await ann.sync()
+            a, last = await ann.get("/a"), await ann.get("/t/399")
+            assert a is not None
+            assert last is not None
+            assert a.modified > last.modified
+
+    run(story)
+
+
+def test_a_large_commit_fails_if_a_session_ends_on_which_it_depends(
+    etcd: EtcdCluster, prefix: str, held_journal: tuple[asyncio.Event, asyncio.Event]
+) -> None:
+    """Leases end whatever is locked: a controller that was replaced must not decide anything."""
+    arrived, go_on = held_journal
+
+    async def story() -> None:
+        async with opened(etcd.url(prefix)) as ann, opened(etcd.url(prefix)) as bob:
+            await bob.commit([Create("/controller", b"bob", ephemeral=True)])
+            await ann.sync()
+            many = [Create(f"/t/{number}", b"") for number in range(400)]
+            large = asyncio.ensure_future(ann.commit([*many, Check("/controller", 0)]))
+            await arrived.wait()
+            await bob.close()
+            go_on.set()
+            with pytest.raises(Conflict, match="no such key"):
+                await large
+            assert await ann.scan("/t/") == []
+            await ann.commit([Create("/after", b"")])
+
+    run(story)
+
+
+def test_a_renewal_counts_from_the_time_at_which_it_was_sent(
+    etcd: EtcdCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """etcd may have received it at once, and counts from then: a slow answer must not make the lease longer."""
+    original = EtcdClient.call
+    sent: list[float] = []
+    answered = asyncio.Event()
+
+    async def call(client: EtcdClient, path: str, body: Any, **options: Any) -> Any:
+        if path != "lease/keepalive":
+            return await original(client, path, body, **options)
+        if sent:
+            raise EtcdUnavailable("cut off", was_sent=True)
+        sent.append(asyncio.get_running_loop().time())
+        answer = await original(client, path, body, **options)
+        await asyncio.sleep(0.6)
+        asyncio.get_running_loop().call_soon(answered.set)
+        return answer
+
+    monkeypatch.setattr(EtcdClient, "call", call)
+
+    async def story() -> None:
+        async with opened(etcd.url(prefix), session_timeout_ms=1_000) as store:
+            await answered.wait()
+            await asyncio.sleep(max(0.0, sent[0] + 1.05 - asyncio.get_running_loop().time()))
+            assert not store.is_confirmed
 
     run(story)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.settings.config import Settings, load_config
-from ottla.errors import ErrorCode, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.metadata import records
 from ottla.metadata.config import ControllerConfig
 from ottla.metadata.controller import NewTopic
@@ -447,3 +447,36 @@ def test_leadership_does_not_return_if_that_is_disabled(memory_world: World) -> 
         assert t0(other).leader == 1
 
     memory_world.run(story)
+
+
+def test_a_store_that_goes_away_after_a_conflict_is_an_error_that_clients_retry(tree: MemoryTree) -> None:
+    """The commit did not happen, and the newest state cannot be read."""
+
+    class Away(MemoryStore):
+        is_away = False
+
+        async def commit(self, operations: Any) -> None:
+            if self.is_away:
+                raise Conflict(operations[0], "changed by another broker")
+            await super().commit(operations)
+
+        async def sync(self) -> None:
+            if self.is_away:
+                raise StoreUnavailable("etcd does not answer")
+            await super().sync()
+
+    world = World(lambda: Away(tree))
+
+    async def story() -> None:
+        follower = await world.start(1)
+        store = world.stores[1]
+        assert isinstance(store, Away)
+        store.is_away = True
+        with pytest.raises(KafkaError, match="etcd does not answer") as caught:
+            await follower.create_topics([NewTopic("t", 1)])
+        assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        store.is_away = False
+        (created,) = await follower.create_topics([NewTopic("t", 1)])
+        assert created.error == ErrorCode.NONE
+
+    world.run(story)
