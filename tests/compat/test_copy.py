@@ -1,5 +1,7 @@
 """`ottla copy` between Ottla and Apache Kafka, in both directions, killed on the way. Spec: E1"""
 
+import asyncio
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +9,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from ottla import Admin, Broker, Consumer, NewTopic, Producer
+from ottla import Admin, Broker, Consumer, ErrorCode, KafkaError, NewTopic, Producer
+from ottla.broker.embedded import EmbeddedBroker
 from ottla.cli.copy import copier
+from ottla.cli.copy.groups import GroupCopier
 from ottla.cli.copy.ledger import LEDGER_TOPIC
+from ottla.cli.copy.sides import Side
 from ottla.cli.main import main
+from ottla.cli.output import CommandError
+from ottla.client.producer.producer import AsyncProducer
 from ottla.types import TopicPartition
 from tests.support.processes import copy_command
 from tests.support.processes.crashing import Step, crash_example
@@ -21,7 +28,6 @@ PRODUCER = "ottla.client.producer.producer:AsyncProducer"
 KILLS = [
     Step("before", f"{PRODUCER}.commit_transaction", 2),  # everything is written, nothing is committed
     Step("after", f"{PRODUCER}.commit_transaction", 2),  # committed, and nobody was told
-    Step("after", f"{PRODUCER}.send_arrow", 2),  # records without their ledger entry
 ]
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
 
@@ -285,3 +291,105 @@ def test_the_ledger_is_compacted(both: Clusters, topic: str) -> None:
     with Admin(bootstrap_servers=both.target) as admin:
         entries: list[Any] = admin.describe_configs("topic", LEDGER_TOPIC, names=["cleanup.policy"])
     assert entries[0].value == "compact"
+
+
+def test_a_follower_finds_new_records_topics_and_groups_and_survives_an_outage(
+    topic: str, monkeypatch: pytest.MonkeyPatch, ottla: Target
+) -> None:
+    """It runs in this process; the target is killed and started again on the way."""
+    monkeypatch.setattr(copier, "REFRESH_S", 0.3)
+    later = f"{topic}-later"
+    fill(ottla.bootstrap, topic, transactions=2)
+
+    async def story(target: EmbeddedBroker) -> None:
+        sides = Side(ottla.bootstrap), Side(target.bootstrap)
+        running = copier.Copier(*sides, f"{topic}.*", on_progress=lambda status: None)
+        groups = GroupCopier(*sides, f"{topic}-.*", running.status)
+        following = asyncio.create_task(running.run(follow=True, when_refreshed=lambda: groups.run(running.ledger)))
+
+        async def until_copied(*names: str) -> None:
+            async with asyncio.timeout(60):
+                while True:
+                    try:
+                        if all([await both_equal(name) for name in names]):
+                            return
+                    except KafkaError:  # the topic is not there yet, or the target is away
+                        pass
+                    assert not following.done(), following.exception()
+                    await asyncio.sleep(0.1)
+
+        async def both_equal(name: str) -> bool:
+            known = running.ledger.copied.get(TopicPartition(name, 1))
+            return known is not None and await asyncio.to_thread(
+                lambda: records(target.bootstrap, name) == records(ottla.bootstrap, name)
+            )
+
+        await until_copied(topic)
+        target.kill()
+        await asyncio.to_thread(fill, ottla.bootstrap, later, transactions=3)
+        await asyncio.to_thread(consume, ottla.bootstrap, f"{topic}-group", later, 4)
+        await asyncio.sleep(0.5)
+        target.restart()
+        await until_copied(topic, later)
+        async with asyncio.timeout(60):
+            while f"{topic}-group" not in groups.committed:
+                assert not following.done(), following.exception()
+                await asyncio.sleep(0.1)
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+        expected = records(ottla.bootstrap, later)[0][4:]
+        assert await asyncio.to_thread(consume, target.bootstrap, f"{topic}-group", later, 100) == expected
+
+    with Broker.embedded() as target:
+        asyncio.run(story(target))
+
+
+@pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "not committed"])
+def test_a_commit_with_an_unknown_outcome_is_looked_up_in_the_ledger(
+    both: Clusters, topic: str, is_committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copier, "TRANSACTION_BYTES", 1)
+    monkeypatch.setattr(copier, "POLL_RECORDS_MAX", 6)
+    commit, failures = AsyncProducer.commit_transaction, 0
+
+    async def unlucky(producer: AsyncProducer, *, timeout_ms: Any = None) -> None:
+        nonlocal failures
+        failures += 1
+        if failures % 3 != 2:
+            await commit(producer, timeout_ms=timeout_ms)
+            return
+        if is_committed:
+            await commit(producer, timeout_ms=timeout_ms)
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
+
+    fill(both.source, topic)
+    monkeypatch.setattr(AsyncProducer, "commit_transaction", unlucky)
+    running = copier.Copier(Side(both.source), Side(both.target), topic, on_progress=lambda status: None)
+    asyncio.run(running.run())
+    assert running.status.restarts >= 2
+    assert records(both.target, topic) == records(both.source, topic)
+
+
+def test_the_second_copier_stops_the_first(both: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copier, "REFRESH_S", 60.0)
+    fill(both.source, topic)
+
+    async def story() -> None:
+        sides = Side(both.source), Side(both.target)
+        first = copier.Copier(*sides, topic, on_progress=lambda status: None)
+        following = asyncio.create_task(first.run(follow=True))
+        async with asyncio.timeout(60):
+            while first.status.records < 50:
+                assert not following.done(), following.exception()
+                await asyncio.sleep(0.05)
+        await copier.Copier(*sides, topic, on_progress=lambda status: None).run()
+        with Producer(bootstrap_servers=both.source) as producer:
+            producer.send(topic, b"one more", partition=0).result()
+        with pytest.raises(CommandError, match="another ottla copy of the same source and target has taken over"):
+            async with asyncio.timeout(60):
+                await following
+
+    asyncio.run(story())
+    assert both.copy("--topics", topic) == 0
+    assert records(both.target, topic) == records(both.source, topic)

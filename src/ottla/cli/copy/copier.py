@@ -141,7 +141,7 @@ class Copier:
             await self._seek(consumer, source, target)
             self._on_progress(self.status)
             refresh_at = monotonic() + REFRESH_S
-            while follow or not await self._is_done(consumer):
+            while not await self._is_done(consumer) or follow:
                 if follow and monotonic() >= refresh_at:
                     return False
                 batch = await consumer.poll_arrow(POLL_MS, max_records=POLL_RECORDS_MAX)
@@ -218,7 +218,6 @@ class Copier:
         for partition, (_, _, count) in read.items():
             self.status.records += count
             self.status.by_topic[partition.topic] = self.status.by_topic.get(partition.topic, 0) + count
-        await self._is_done(consumer)
 
 
 def ranges(batch: "pa.RecordBatch") -> dict[TopicPartition, tuple[int, int, int]]:
