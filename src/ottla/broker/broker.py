@@ -222,6 +222,11 @@ class Broker:
         self.services.verify_transaction = _verify_by(self.services)
         if authorizer is not None:
             self.services.authorizer = authorizer
+            everyone = authorizer.allow_everyone_if_no_acl_found
+            if not (everyone or authorizer.super_users or metadata.image.acls):
+                log.warning(
+                    "there is an authorizer, but neither a super user nor an ACL: nobody may add one. Set super.users."
+                )
             metadata.subscribe(self._apply_acls)
         metadata.subscribe(self._apply_settings)
         self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)

@@ -314,6 +314,8 @@ class LeaderFetcher:
     def _delay(self, followed: Followed, code: ErrorCode, detail: str) -> None:
         """Fetches a partition again later; the others continue."""
         if followed.failures == 0:
+            if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                detail = "the leader's ACLs do not allow it; add the principal of this broker to super.users"
             log.info(
                 "partition %s: cannot fetch from broker %d in leader epoch %d, will be retried: %s%s",
                 followed.replica.topic_partition,
