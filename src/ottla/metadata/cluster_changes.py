@@ -8,7 +8,6 @@ import asyncio
 import functools
 import logging
 import os
-import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -179,7 +178,7 @@ class ClusterChanges(ABC):
         entry = await self._store.get(records.SCRAM_SECRET)
         if entry is None:
             try:
-                await self._store.commit([Create(records.SCRAM_SECRET, secrets.token_hex(32).encode())])
+                await self._store.commit([Create(records.SCRAM_SECRET, os.urandom(32).hex().encode())])
             except Conflict:
                 pass  # another broker was faster
             entry = await self._store.get(records.SCRAM_SECRET)

@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
 from ottla.net.client_security import Login
 from ottla.protocol.api import API, ApiKey
-from ottla.security.sasl.client_exchanges import ClientExchange, SaslError
 from ottla.types import Endpoint
+
+if TYPE_CHECKING:
+    from ottla.security.sasl.client_exchanges import ClientExchange
 
 ROUNDS_MAX = 8
 """No mechanism needs more than three. A broker that never ends the exchange must not keep the client busy."""
@@ -29,6 +31,8 @@ SCRAM_HINT = (
 
 async def authenticate(ask: Ask, endpoint: Endpoint, login: Login) -> int:
     """Returns after how many milliseconds to authenticate again; 0 for never. Raises AuthenticationError."""
+    from ottla.security.sasl.client_exchanges import SaslError  # with the first login, for a quick start
+
     handshake = await ask(ApiKey.SASL_HANDSHAKE, API[ApiKey.SASL_HANDSHAKE].request(mechanism=login.mechanism))
     _check_handshake(handshake, endpoint, login)
     exchange = await _start(endpoint, login)
@@ -50,7 +54,7 @@ async def authenticate(ask: Ask, endpoint: Endpoint, login: Login) -> int:
     raise AuthenticationError(f"{endpoint} does not end the exchange of {login}", "Check which broker listens there.")
 
 
-async def _start(endpoint: Endpoint, login: Login) -> ClientExchange:
+async def _start(endpoint: Endpoint, login: Login) -> "ClientExchange":
     """Begins an exchange. That may run code of the user, which provides tokens."""
     try:
         return await login.start()

@@ -3,9 +3,13 @@
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ottla.security.protocols import SecurityProtocol
-from ottla.security.sasl.client_exchanges import PLAIN, ClientExchange, PlainExchange, ScramExchange
+
+if TYPE_CHECKING:
+    # The mechanisms are imported with the first login: every broker imports this module at its start.
+    from ottla.security.sasl.client_exchanges import ClientExchange
 
 
 @dataclass(frozen=True, repr=False)
@@ -19,7 +23,7 @@ class Login:
     mechanism: str
     username: str
     """For error messages. Empty where a token says who the client is."""
-    start: Callable[[], Awaitable[ClientExchange]]
+    start: Callable[[], Awaitable["ClientExchange"]]
 
     def __repr__(self) -> str:
         return f"Login({self})"
@@ -66,16 +70,20 @@ class ClientSecurity:
 def plain_login(username: str, password: str) -> Login:
     """Logs in with PLAIN."""
 
-    async def start() -> ClientExchange:
+    async def start() -> "ClientExchange":
+        from ottla.security.sasl.client_exchanges import PlainExchange
+
         return PlainExchange(username, password)
 
-    return Login(PLAIN, username, start)
+    return Login("PLAIN", username, start)
 
 
 def scram_login(mechanism: str, username: str, password: str, *, is_delegation_token: bool = False) -> Login:
     """Logs in with SCRAM-SHA-256 or SCRAM-SHA-512."""
 
-    async def start() -> ClientExchange:
+    async def start() -> "ClientExchange":
+        from ottla.security.sasl.client_exchanges import ScramExchange
+
         return ScramExchange(mechanism, username, password, is_delegation_token=is_delegation_token)
 
     return Login(mechanism, username, start)

@@ -102,6 +102,14 @@ def test_nobody_gets_in_without_the_password(broker: EmbeddedBroker) -> None:
     assert "invalid credentials" in errors[0].str()
 
 
+def test_a_broker_without_tls_and_sasl_imports_neither() -> None:
+    """They would delay its start."""
+    code = "import sys, ottla.broker.broker; print(*sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    security = {"ottla.net.tls_transport", "ottla.broker.authentication", "ottla.security.tls", "ottla.security.sasl"}
+    assert not {*security, "cryptography", "jwt"} & {*found}
+
+
 def test_secrets_are_on_no_command_line(broker: EmbeddedBroker) -> None:
     command = subprocess.run(["ps", "-ww", "-o", "args=", "-p", str(broker.pid)], capture_output=True, check=True)
     assert broker.client_settings["sasl.password"] not in command.stdout.decode()

@@ -6,17 +6,19 @@ then `<setting>`.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.settings.security_settings import SecurityConfig
 from ottla.config import Setting, settings_of
 from ottla.errors import ConfigError
 from ottla.security.quota_config import QuotaConfig
-from ottla.security.sasl.jaas import MODULES, JaasConfig, parse_jaas_config
+
+if TYPE_CHECKING:
+    from ottla.security.sasl.jaas import JaasConfig
 
 PREFIX = "listener.name."
 SECURITY_SETTINGS = settings_of(SecurityConfig)
-MECHANISMS = tuple(mechanism for mechanisms in MODULES.values() for mechanism in mechanisms)
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RATE_SETTING = "max.connection.creation.rate"
 LISTENER_SETTINGS = {**SECURITY_SETTINGS, RATE_SETTING: settings_of(QuotaConfig)[RATE_SETTING]}
 OVERRIDABLE = ("ssl.", "sasl.", "connections.max.reauth.ms", "connection.failed.authentication.delay.ms", RATE_SETTING)
@@ -62,8 +64,10 @@ class ListenerSettings:
         """The `ssl.*` settings that are set, for `security/tls.py`."""
         return {name: self.text(name) for name in SECURITY_SETTINGS if name.startswith("ssl.")}
 
-    def jaas(self, mechanism: str) -> JaasConfig | None:
+    def jaas(self, mechanism: str) -> "JaasConfig | None":
         """The login module of a mechanism. Raises ConfigError if it is for another one."""
+        from ottla.security.sasl.jaas import MODULES, parse_jaas_config
+
         name = "sasl.jaas.config"
         used = next((prefix + name for prefix in self._prefixes(mechanism) if prefix + name in self._texts), name)
         text = self._texts.get(used)
