@@ -44,6 +44,16 @@ def test_one_open_listener_is_enough() -> None:
         )
 
 
+def test_sasl_without_tls_is_allowed_with_a_warning() -> None:
+    settings = {
+        "listener_security_protocol_map": "OPEN:SASL_PLAINTEXT",
+        "sasl_enabled_mechanisms": "SCRAM-SHA-512",
+    }
+    (danger,) = dangers(listeners="OPEN://:9093", **settings)
+    assert "sees all records" in danger
+    assert dangers(listeners="OPEN://127.0.0.1:9093", **settings) == []
+
+
 def test_metrics_need_a_permission_of_their_own() -> None:
     local = "PLAINTEXT://127.0.0.1:9092"
     with pytest.raises(ConfigError, match="can read the metrics"):

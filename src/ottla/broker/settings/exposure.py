@@ -9,13 +9,15 @@ from ottla.errors import ConfigError
 from ottla.types import Endpoint
 
 LISTENERS, METRICS = "listeners", "metrics"
+UNENCRYPTED = "unencrypted"
+"""SASL without TLS: needs no permission, but a warning."""
 
 
 def check_exposure(config: BrokerConfig) -> list[str]:
     """What is exposed with permission, as warnings. Raises ConfigError for what is exposed without (--insecure)."""
     found = list(_exposed(config))
     for what, address in found:
-        if what not in config.insecure:
+        if what in _FIXES and what not in config.insecure:
             raise ConfigError(_danger(what, address), _FIXES[what])
     return [_danger(what, address) for what, address in found]
 
@@ -24,8 +26,12 @@ def _exposed(config: BrokerConfig) -> Iterator[tuple[str, str]]:
     """What is reachable from other machines without protection: LISTENERS or METRICS, and the address."""
     protocols = dict(pair.strip().split(":", 1) for pair in config.listener_security_protocol_map.split(",") if pair)
     for listener in parse_listeners(config):
-        if protocols.get(listener.name) == "PLAINTEXT" and not is_loopback(listener.host):
-            yield LISTENERS, f"{listener.name}://{_shown(listener.host, listener.port)}"
+        protocol = protocols.get(listener.name, "")
+        if protocol.endswith("PLAINTEXT") and not is_loopback(listener.host):
+            yield (
+                LISTENERS if protocol == "PLAINTEXT" else UNENCRYPTED,
+                f"{listener.name}://{_shown(listener.host, listener.port)}",
+            )
     if config.metrics_listen is not None:
         host, colon, port = config.metrics_listen.rpartition(":")
         if colon and not is_loopback(host):
@@ -51,6 +57,10 @@ def _shown(host: str, port: int | str) -> str:
 
 
 def _danger(what: str, address: str) -> str:
+    if what == UNENCRYPTED:
+        return (
+            f"{address} uses SASL without TLS: who can listen on the network sees all records, and passwords of PLAIN"
+        )
     if what == METRICS:
         return f"everyone who can reach {address} can read the metrics: the endpoint has neither TLS nor authentication"
     return (
