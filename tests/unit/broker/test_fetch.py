@@ -1,14 +1,18 @@
 """Fetch, from the log to the response: limits, long polls, isolation, epochs, sessions, versions."""
 
 import errno
+import random
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ottla.broker.handler_support.fetch_sessions import FetchSession
+from ottla.broker.handler_support.reading import Reading
 from ottla.broker.settings.config import BrokerConfig
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.log.segments.file_records import FileRecords
 from ottla.protocol.framing import INLINE_RECORDS_BYTES
@@ -644,6 +648,69 @@ def test_a_session_reports_a_moved_high_watermark_even_without_data(world: DataW
     (topic,) = consumer.asks().responses
     assert topic.partitions[0].high_watermark == 1
     assert topic.partitions[0].records == b""
+
+
+def move_leader(world: DataWorld, leader: int, leader_epoch: int) -> None:
+    world.change_partitions(lambda p: p._replace(leader=leader, leader_epoch=leader_epoch))
+
+
+@pytest.mark.parametrize("version", [9, 12])
+@pytest.mark.parametrize("isolation_level", [0, 1])
+def test_a_session_skips_a_partition_only_if_its_answer_says_nothing_new(
+    tmp_path: Any, version: int, isolation_level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shortcut for partitions without news, compared with the complete answer after changes of every kind."""
+    skipped, unknown = [], []
+    is_known = Reading._is_known  # noqa: SLF001 - what is compared
+
+    def compared(self: Reading, session: FetchSession, topic: Any, asked: Any) -> bool:
+        if not is_known(self, session, topic, asked):
+            return False
+        skipped.append(asked)
+        partition = session.partitions[topic, asked.partition]
+        try:
+            if copy(partition).answered(self._read(topic, asked, self.max_bytes, False)):
+                unknown.append((asked, partition.high_watermark))
+        except KafkaError as error:
+            unknown.append((asked, error.code))
+        return True
+
+    monkeypatch.setattr(Reading, "_is_known", compared)
+    chance = random.Random(f"{version} {isolation_level}")
+    world = DataWorld(str(tmp_path))
+    world.topic("orders", replicas=(0, 1))
+    consumer = Consumer(world, ("orders", 0, 0), version=version)
+    transactions, is_open = Transactions(world), False
+    for _ in range(600):
+        log, replica = world.log("orders"), world.replica("orders")
+        epoch = replica.leader_epoch
+        change = chance.choice(["append", "open", "end", "commit", "delete", "seek", "seek", "seek", "lead", "nothing"])
+        if change == "lead":
+            move_leader(world, 1 if replica.is_leader else 0, epoch + 1)
+        elif replica.is_leader:
+            if change == "append":
+                world.append("orders", "x")
+            elif change == "open":
+                transactions.writes(7, "x")
+                is_open = True
+            elif change == "end" and is_open:
+                transactions.ends(7, commit=True)
+                is_open = False
+            elif change == "commit":
+                world.replicas.follower_fetched(replica, 1, log.log_end_offset, 0)
+            elif change == "delete":
+                log.delete_records_before(log.high_watermark)
+        if change == "seek":
+            places = [log.log_start_offset, log.last_stable_offset, log.high_watermark, log.log_end_offset + 1]
+            fields = {"current_leader_epoch": chance.choice([-1, epoch, epoch + 1])}
+            if version >= 12:
+                fields["last_fetched_epoch"] = chance.choice([-1, -1, epoch, epoch + 1])
+            offset = chance.choice(places)
+            consumer.asks(("orders", 0, offset), isolation_level=isolation_level, partition=fields)
+        consumer.asks(isolation_level=isolation_level)
+    world.close()
+    assert not unknown
+    assert skipped
 
 
 def test_a_forgotten_partition_is_not_served_again(world: DataWorld) -> None:

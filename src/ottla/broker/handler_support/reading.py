@@ -222,6 +222,8 @@ class Reading:
         topics = response.responses
         previous: Any = None
         for topic, asked in self.items:
+            if session is not None and self._is_known(session, topic, asked):
+                continue
             try:
                 data = self._read(topic, asked, remaining, has_data)
             except KafkaError as error:
@@ -257,6 +259,26 @@ class Reading:
                 monotonic_ms=services.monotonic(),
             )
         return response
+
+    def _is_known(self, session: FetchSession, topic: Any, asked: Any) -> bool:
+        """Whether the answer for a partition would say nothing new, as for most partitions of a large session.
+
+        Only a shortcut: `_read` and `SessionPartition.answered` find the same, in four times the time.
+        """
+        partition = session.partitions.get((topic, asked.partition))
+        hosted = self.topics.get(topic)
+        if partition is None or hosted is None or self.rack or self.readable is not None:
+            return False
+        replica = hosted.replicas.get(asked.partition)
+        if replica is None or not replica.is_leader or asked.last_fetched_epoch >= 0:
+            return False
+        log, offset = replica.log, asked.fetch_offset
+        return (
+            asked.current_leader_epoch in (-1, replica.leader_epoch)
+            and self._end(replica) <= offset <= log.log_end_offset
+            and partition.log_start_offset == log.log_start_offset <= offset
+            and partition.high_watermark == log.high_watermark  # the last stable offset moves with it
+        )
 
     def _read(self, topic: Any, asked: Any, remaining: int, has_data: bool) -> PartitionData:
         if self.readable is not None and not self._may_read(topic, self.readable):
