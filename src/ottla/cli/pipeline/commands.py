@@ -72,12 +72,10 @@ def run(
       ottla pipeline run revenue.yaml --set trigger='10 seconds'
       ottla pipeline run revenue.yaml --json | jq .rows_out
     """
-    from ottla.pipeline.loading import load
     from ottla.pipeline.options import SQLITE_IS_LOCAL, is_sqlite
     from ottla.pipeline.state import StateDirectory, remember
 
-    wanted = references_to_file() | parse_pairs(changes, "--set")
-    made = load(file, wanted)
+    made, wanted = _load(file, changes, bootstrap)
     chosen = master or made.master
     if chosen and not chosen.startswith("local") and any(is_sqlite(output) for output in made.outputs.values()):
         raise OttlaError(SQLITE_IS_LOCAL, "Use PostgreSQL, or --master 'local[*]'.")
@@ -90,6 +88,17 @@ def run(
                 view.say(f"embedded broker at {address}, data in {state.broker_data}")
             status = _supervise(made, state, view, address, job, lock, max_restarts, broker)
     raise typer.Exit(status)
+
+
+def _load(file: Path, changes: Sequence[str], bootstrap: str | None) -> "tuple[Pipeline, dict[str, str]]":
+    """The pipeline, and the changes it was loaded with. An embedded broker needs no settings of --command-config."""
+    from ottla.pipeline.loading import load
+
+    own, of_file = parse_pairs(changes, "--set"), references_to_file()
+    made = load(file, of_file | own)
+    if of_file and bootstrap is None and made.bootstrap is None:
+        return load(file, own), own
+    return made, of_file | own
 
 
 def _supervise(
@@ -198,15 +207,14 @@ def validate(
     """
     from ottla.pipeline.checking import check_topics
     from ottla.pipeline.lag import admin_settings
-    from ottla.pipeline.loading import load
     from ottla.pipeline.problems import PipelineError
 
-    wanted = references_to_file() | parse_pairs(changes, "--set")
+    wanted: dict[str, str] = {}
     problems: list[Problem] = []
     made = None
     address = bootstrap
     try:
-        made = load(file, wanted)
+        made, wanted = _load(file, changes, bootstrap)
         address = bootstrap or made.bootstrap
     except PipelineError as error:
         problems = error.problems
@@ -288,7 +296,6 @@ def status(
       ottla pipeline status revenue.yaml
       ottla pipeline status revenue --json
     """
-    from ottla.pipeline.loading import load
     from ottla.pipeline.state import recall
     from ottla.pipeline.status import status_of
 
@@ -298,7 +305,7 @@ def status(
         if found is None:
             raise CommandError(f"pipeline {which} has not run on this machine", "pass the path of its file")
         path = found
-    made = load(path, references_to_file() | parse_pairs(changes, "--set"))
+    made, _ = _load(path, changes, bootstrap)
     seen = status_of(made, bootstrap)
     if as_json:
         print_json(seen.document())
