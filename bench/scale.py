@@ -23,6 +23,7 @@ from ottla.coordinator.replaying import replay_batches
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.decisions import Put
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
+from ottla.metadata.records import partition_state_key
 from ottla.metadata.registration import Joining, register
 from ottla.metadata.store import ANY_VERSION, Change, Create, Set
 from ottla.protocol.record_batch import build_batch
@@ -42,6 +43,7 @@ SETTLE_S = 4.0
 """So many simulated seconds without a commit: everything that follows from an event has happened."""
 SESSION_MS = 600_000
 REPEATED = 100
+PAUSE_S = 0.01
 
 
 class Watcher:
@@ -154,6 +156,7 @@ async def measure(cluster: Cluster) -> None:
     watcher = Watcher(observer)
     await measure_start(cluster, observer)
     await measure_metadata(cluster)
+    await measure_changes(cluster)
     await measure_deaths(cluster, watcher)
 
 
@@ -212,6 +215,16 @@ async def measure_metadata(cluster: Cluster) -> None:
         with cluster.cpu("Metadata of one topic: CPU of broker and client", "ms", 1e3 / REPEATED):
             for _ in range(REPEATED):
                 await admin.describe_topics([found[0].name])
+
+
+async def measure_changes(cluster: Cluster) -> None:
+    """One partition changes at a time, as when a follower leaves or joins an in-sync set."""
+    tree = cluster.world.hub.tree
+    key = partition_state_key(next(iter(cluster.image.topics)), 0)
+    with cluster.cpu("a partition changes: CPU of each broker", "ms", 1e3 / REPEATED):
+        for _ in range(REPEATED):
+            tree.apply([Set(key, tree.entries[key].value, ANY_VERSION)], 0)
+            await asyncio.sleep(PAUSE_S)
 
 
 async def measure_deaths(cluster: Cluster, watcher: Watcher) -> None:
