@@ -18,7 +18,8 @@ from ottla.broker.settings.config import load_config
 from ottla.errors import ConfigError, ErrorCode
 from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.metadata.scram_changes import Upsertion
-from ottla.protocol.framing import encode_request
+from ottla.protocol.api import ApiKey
+from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.fetch import FetchRequest
@@ -86,6 +87,24 @@ def test_large_requests_and_responses_pass_through_tls(security: Security, tmp_p
             records = answer.responses[0].partitions[0].records
             assert len(records) > 8 * 900_000
             assert principals(broker) == {"User:ANONYMOUS"}
+
+    run(story())
+
+
+def test_many_requests_at_once_are_answered_in_order_through_tls(security: Security, tmp_path: Path) -> None:
+    """More than the broker handles in one turn, from a client that reads nothing until all are sent."""
+    count = 4000
+
+    async def story() -> None:
+        async with (
+            running_broker(tmp_path, security.settings("SSL")) as broker,
+            connected(broker, security.client_context()) as client,
+        ):
+            requests = (encode_request(3, 1, number, "x" * 200, MetadataRequest(topics=[])) for number in range(count))
+            client.writer.write(b"".join(requests))
+            await client.writer.drain()
+            for number in range(count):
+                assert decode_response(ApiKey.METADATA, 1, await client.frame())[0] == number
 
     run(story())
 
@@ -176,6 +195,31 @@ def test_a_key_store_can_be_replaced_with_incremental_alter_configs(security: Se
 
 
 # SASL
+
+
+@pytest.mark.parametrize(
+    ("name", "is_needed"), [("ssl.client.auth", False), ("listener.name.sasl_ssl.ssl.client.auth", True)]
+)
+def test_a_login_needs_a_certificate_only_if_its_listener_says_so(
+    security: Security, tmp_path: Path, name: str, is_needed: bool
+) -> None:
+    """KIP-684."""
+
+    async def story() -> None:
+        settings = security.settings("SASL_SSL", ["PLAIN"]) | {name: "required"}
+        async with running_broker(tmp_path, settings) as broker:
+            async with connected(broker, security.client_context(security.client_file("bob"))) as client:
+                assert (await client.log_in("PLAIN", PlainExchange("alice", USERS["alice"]))).error_code == 0
+                assert principals(broker) == {"User:alice"}
+            try:
+                async with connected(broker, security.client_context()) as client:
+                    await client.log_in("PLAIN", PlainExchange("alice", USERS["alice"]))
+                    was_needed = False
+            except (ssl.SSLError, ConnectionError, asyncio.IncompleteReadError):
+                was_needed = True
+            assert was_needed is is_needed
+
+    run(story())
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

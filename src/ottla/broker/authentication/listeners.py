@@ -48,10 +48,11 @@ class ScramUsers(Protocol):
 class TlsListener:
     """The TLS context of one listener: each new connection uses the newest one that could be loaded."""
 
-    def __init__(self, settings: ListenerSettings) -> None:
+    def __init__(self, settings: ListenerSettings, *, uses_sasl: bool) -> None:
         """Raises ConfigError."""
         self.name = settings.listener
-        self._tls = settings.tls()
+        self._uses_sasl = uses_sasl
+        self._tls = settings.tls(uses_sasl=uses_sasl)
         self._files = _stamps(self._tls)
         self.context = server_context(self._tls)
         self.expires = self._expiry(is_first=True)
@@ -62,7 +63,7 @@ class TlsListener:
 
         Returns whether there is a new one.
         """
-        tls = settings.tls()
+        tls = settings.tls(uses_sasl=self._uses_sasl)
         stamps = _stamps(tls)
         if tls == self._tls and stamps == self._files:
             return False
@@ -113,7 +114,7 @@ class Listeners:
         for name, protocol in protocols.items():
             settings = ListenerSettings(texts, name)
             if protocol.uses_tls:
-                self.tls[name] = TlsListener(settings)
+                self.tls[name] = TlsListener(settings, uses_sasl=protocol.uses_sasl)
             if protocol.uses_sasl:
                 self.sasl[name] = SaslListener(
                     name,

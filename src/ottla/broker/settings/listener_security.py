@@ -60,9 +60,13 @@ class ListenerSettings:
         setting, text = SECURITY_SETTINGS[name], self.text(name, mechanism)
         return setting.default if text is None else setting.parse(text)
 
-    def tls(self) -> dict[str, str | None]:
+    def tls(self, *, uses_sasl: bool = False) -> dict[str, str | None]:
         """The `ssl.*` settings that are set, for `security/tls.py`."""
-        return {name: self.text(name) for name in SECURITY_SETTINGS if name.startswith("ssl.")}
+        found = {name: self.text(name) for name in SECURITY_SETTINGS if name.startswith("ssl.")}
+        if uses_sasl:
+            # Where clients log in anyway, they need a certificate only if the listener itself says so (KIP-684).
+            found["ssl.client.auth"] = self._texts.get(f"{self._prefix}ssl.client.auth")
+        return found
 
     def jaas(self, mechanism: str) -> "JaasConfig | None":
         """The login module of a mechanism. Raises ConfigError if it is for another one."""
