@@ -158,3 +158,26 @@ def test_kafka_dump_log_reads_what_ottla_writes(java: JavaClient, tmp_path: Path
                 tools.run(TOOLS + "DumpLogSegments", "--index-sanity-check", "--files", str(index))
         printed = tools.run(TOOLS + "DumpLogSegments", "--files", str(by_kind["snapshot"][-1]))
         assert printed.count("producerEpoch: 0") >= 10
+
+
+def test_kafka_acls(java: JavaClient) -> None:
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    acls = TOOLS + "AclCommand"
+    alice = ("--allow-principal", "User:alice", "--producer", "--topic", "orders")
+    with Broker.embedded(settings=settings) as broker:
+        tools = Tools(java, broker.bootstrap)
+        tools.run(acls, "--add", *alice)
+        prefixed = ("--topic", "sh", "--resource-pattern-type", "prefixed")
+        tools.run(
+            acls, "--add", "--deny-principal", "User:eve", "--deny-host", "10.0.0.7", "--operation", "Read", *prefixed
+        )
+        listed = tools.run(acls, "--list")
+        assert listed.count("principal=User:alice") == 3
+        matching = tools.run(acls, "--list", "--topic", "shop", "--resource-pattern-type", "match")
+        assert "(principal=User:eve, host=10.0.0.7, operation=READ, permissionType=DENY)" in matching
+        assert "alice" not in matching
+        tools.run(acls, "--remove", "--force", *alice)
+        assert "alice" not in tools.run(acls, "--list")
