@@ -1,5 +1,6 @@
 """The end of a run: what is in the topics when nobody writes any more. OWNER."""
 
+import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -48,7 +49,8 @@ class FinalRead:
 
     def fence(self, libraries: Sequence[ClientLibrary], transactional_ids: Sequence[str]) -> None:
         """Aborts transactions that the workers have left open, as the next instance of each would."""
-        for number, name in enumerate(transactional_ids):
+
+        def take_over(number: int, name: str) -> None:
             producer = libraries[number % len(libraries)].producer("final", name)
             try:
                 producer.init()
@@ -57,21 +59,24 @@ class FinalRead:
             finally:
                 producer.crash()
 
+        if transactional_ids:
+            with concurrent.futures.ThreadPoolExecutor(len(transactional_ids)) as threads:
+                for done in [threads.submit(take_over, *each) for each in enumerate(transactional_ids)]:
+                    done.result()
+
     def wait_for_groups(self, groups: Mapping[str, str]) -> None:
         """Returns when the groups have committed the end of their topics."""
         deadline = monotonic() + self._patience_s
-        waiting = dict(groups)
-        lag = ""
-        while waiting and monotonic() < deadline:
-            for group, topic in list(waiting.items()):
-                lag = self._lag(group, topic)
-                if not lag:
-                    del waiting[group]
+        lags = dict.fromkeys(groups, "not known")
+        while lags and monotonic() < deadline:
+            for group in list(lags):
+                lags[group] = self._lag(group, groups[group])
+                if not lags[group]:
+                    del lags[group]
             self._pause.wait(ASK_AGAIN_S)
-        for group, topic in waiting.items():
+        for group, lag in lags.items():
             self._recorder.history.stuck.append(
-                f"group {group} did not reach the end of {topic} within {self._patience_s:g} s: "
-                f"{self._lag(group, topic)}"
+                f"group {group} did not reach the end of {groups[group]} within {self._patience_s:g} s: {lag}"
             )
 
     def _lag(self, group: str, topic: str) -> str:
@@ -95,6 +100,8 @@ class FinalRead:
     def read(self, libraries: Sequence[ClientLibrary]) -> None:
         """Reads every partition with both isolation levels and each client library."""
         ends = self._stable_ends()
+        if not ends:
+            return  # the cluster does not answer
         for library in libraries:
             for isolation in (UNCOMMITTED, COMMITTED):
                 self._note(f"final read with {library.name}, {isolation}")
@@ -118,8 +125,9 @@ class FinalRead:
             except KafkaError as error:
                 open_ones = [f"{error.code.name} {error.detail}"]
             if monotonic() > deadline:
+                what = "transactions are open" if ends else "the ends of the topics cannot be read"
                 self._recorder.history.stuck.append(
-                    f"transactions are open {self._patience_s:g} s after all clients have ended: {', '.join(open_ones)}"
+                    f"{what} {self._patience_s:g} s after all clients have ended: {', '.join(open_ones)}"
                 )
                 return ends
             self._pause.wait(ASK_AGAIN_S)
@@ -175,7 +183,7 @@ class FinalRead:
                     self._recorder.history.stuck.append(
                         f"the committed offsets of {group} cannot be read: {error.code.name} {error.detail}"
                     )
-                    continue
+                    return
                 by_place = {(place.topic, place.partition): each.offset for place, each in found.items()}
                 operation.offsets = {partition_name(*place): by_place.get(place, -1) for place in places}
                 self._recorder.end(operation, OK)

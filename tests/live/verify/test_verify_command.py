@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,24 @@ def test_faults_are_announced_and_recorded() -> None:
 def test_one_broker_without_faults_shows_no_anomaly(client: str) -> None:
     done = verify("--cluster", "local:1", "--time", "40s", "--client", client)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_cluster_that_stops_answering_is_reported_and_the_run_ends() -> None:
+    from ottla import Broker
+
+    with Broker.embedded() as broker:
+        pausing = threading.Timer(5, broker.pause)
+        pausing.start()
+        done = verify(
+            "--bootstrap", broker.bootstrap, "--time", "8s", "--patience", "5s", "--clients", "2", "--json",
+            timeout_s=500,
+        )  # fmt: skip
+        pausing.join()
+        broker.resume()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert {anomaly["kind"] for anomaly in json.loads(done.stdout)["anomalies"]} == {"no progress"}
 
 
 @pytest.mark.long
