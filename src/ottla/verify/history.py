@@ -90,7 +90,7 @@ class History:
     """In the order in which they were started, for each client."""
     faults: list[Fault] = field(default_factory=list)
     about: dict[str, object] = field(default_factory=dict)
-    """How the run was made: command, seed, cluster, versions. The checker uses `patience_s` and `copies` of it."""
+    """How the run was made: command, seed, cluster, versions. The checker uses `patience_s` of it."""
     stuck: list[str] = field(default_factory=list)
     """What never ended although the cluster was healthy, one sentence each, as the run noticed it."""
 
