@@ -108,7 +108,7 @@ def test_the_wheel_has_modules_only(distributions: Distributions) -> None:
     modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules, "every module, and no other"
     assert sum(size for name, size in sizes.items() if not name.endswith((".py", ".so"))) < MEGABYTE / 5
-    assert sum(size for name, size in sizes.items() if not name.endswith(".so")) < 4 * MEGABYTE
+    assert sum(size for name, size in sizes.items() if not name.endswith(".so")) < 5 * MEGABYTE
     if _speedups.NATIVE:
         assert len([name for name in names if name.endswith(".so")]) == 4
     assert metadata["Version"] == ottla.__version__
