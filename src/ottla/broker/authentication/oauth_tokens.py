@@ -52,7 +52,7 @@ class OauthTokens:
             raise ConfigError(f"Invalid value {url} for configuration {_URL}", "Use an https:// or file:// URL.")
         self._url = url
         self._refresh_seconds = max(1.0, value("jwks.endpoint.refresh.ms") / 1000)
-        self._audience: tuple[str, ...] | None = value("expected.audience")
+        self._audience: tuple[str, ...] = value("expected.audience")
         self._issuer: str | None = value("expected.issuer")
         self._user_claim: str = value("sub.claim.name")
         self._leeway: int = value("clock.skew.seconds")

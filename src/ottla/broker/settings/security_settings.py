@@ -24,7 +24,10 @@ class SecurityConfig(BaseConfig):
     # TLS
 
     ssl_keystore_type: str | None = setting(
-        "ssl.keystore.type", None, "PEM or PKCS12 (JKS means the same as PKCS12); not set: whatever the file is."
+        "ssl.keystore.type",
+        None,
+        "PEM or PKCS12 (JKS means the same as PKCS12); not set: whatever the file is.",
+        read_only=False,
     )
     ssl_keystore_location: str | None = setting(
         "ssl.keystore.location",
@@ -49,7 +52,10 @@ class SecurityConfig(BaseConfig):
         "ssl.key.password", None, "The password of the private key in PEM.", kind="password", read_only=False
     )
     ssl_truststore_type: str | None = setting(
-        "ssl.truststore.type", None, "PEM or PKCS12 (JKS means the same as PKCS12); not set: whatever the file is."
+        "ssl.truststore.type",
+        None,
+        "PEM or PKCS12 (JKS means the same as PKCS12); not set: whatever the file is.",
+        read_only=False,
     )
     ssl_truststore_location: str | None = setting(
         "ssl.truststore.location",
@@ -68,25 +74,32 @@ class SecurityConfig(BaseConfig):
         read_only=False,
     )
     ssl_enabled_protocols: tuple[str, ...] = setting(
-        "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "The versions of TLS.", choices=("TLSv1.2", "TLSv1.3")
+        "ssl.enabled.protocols",
+        ("TLSv1.2", "TLSv1.3"),
+        "The versions of TLS.",
+        choices=("TLSv1.2", "TLSv1.3"),
+        read_only=False,
     )
-    ssl_protocol: str = setting("ssl.protocol", "TLSv1.3", "The highest version of TLS.")
+    ssl_protocol: str = setting("ssl.protocol", "TLSv1.3", "The highest version of TLS.", read_only=False)
     ssl_cipher_suites: tuple[str, ...] = setting(
         "ssl.cipher.suites",
         (),
         "The cipher suites, by their standard names or OpenSSL's; empty: OpenSSL's defaults. Without one of TLS 1.3, "
         "that version is not used.",
+        read_only=False,
     )
     ssl_client_auth: str = setting(
         "ssl.client.auth",
         "none",
         "Whether clients need a certificate. With required or requested, its owner is the user on SSL listeners.",
         choices=("required", "requested", "none"),
+        read_only=False,
     )
     ssl_endpoint_identification_algorithm: str = setting(
         "ssl.endpoint.identification.algorithm",
         "https",
         "Whether this broker verifies the host names of other brokers (https); empty: not.",
+        read_only=False,
     )
     ssl_principal_mapping_rules: str = setting(
         "ssl.principal.mapping.rules",
@@ -139,8 +152,8 @@ class SecurityConfig(BaseConfig):
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "How often the keys are read again.", kind="long"
     )
-    sasl_oauthbearer_expected_audience: tuple[str, ...] | None = setting(
-        "sasl.oauthbearer.expected.audience", None, "A token must be for one of these audiences."
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
+        "sasl.oauthbearer.expected.audience", (), "A token must be for one of these audiences."
     )
     sasl_oauthbearer_expected_issuer: str | None = setting(
         "sasl.oauthbearer.expected.issuer", None, "A token must be from this issuer."
