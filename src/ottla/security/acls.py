@@ -62,6 +62,7 @@ class AclBindingFilter(NamedTuple):
     permission: PermissionType = PermissionType.ANY
 
     def matches_pattern(self, pattern: ResourcePattern) -> bool:
+        """Whether ACLs with this resource pattern can match."""
         if self.resource_type not in (ResourceType.ANY, pattern.type):
             return False
         if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern.pattern_type):
@@ -76,6 +77,7 @@ class AclBindingFilter(NamedTuple):
         return pattern.name in (self.name, WILDCARD)
 
     def matches_entry(self, entry: AccessControlEntry) -> bool:
+        """Whether principal, host, operation and permission match."""
         return (
             self.principal in (None, entry.principal)
             and self.host in (None, entry.host)

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 
 class ResourceType(enum.IntEnum):
+    """What an ACL protects. ANY is for filters; UNKNOWN is a number that this version does not know."""
+
     UNKNOWN = 0
     ANY = 1
     TOPIC = 2
@@ -16,6 +18,8 @@ class ResourceType(enum.IntEnum):
 
 
 class Operation(enum.IntEnum):
+    """What is done with a resource. ALL stands for every operation; ANY is for filters."""
+
     UNKNOWN = 0
     ANY = 1
     ALL = 2
@@ -35,6 +39,9 @@ class Operation(enum.IntEnum):
 
 
 class PatternType(enum.IntEnum):
+    """How an ACL names resources: exactly or by prefix. ANY and MATCH are for filters: MATCH finds every ACL that
+    applies to a name."""
+
     UNKNOWN = 0
     ANY = 1
     MATCH = 2
@@ -43,6 +50,8 @@ class PatternType(enum.IntEnum):
 
 
 class PermissionType(enum.IntEnum):
+    """Whether an ACL allows or denies. ANY is for filters."""
+
     UNKNOWN = 0
     ANY = 1
     DENY = 2
