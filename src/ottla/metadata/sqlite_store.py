@@ -164,9 +164,11 @@ class SqliteStore(MetadataStore):
         self._peers.known.clear()
 
     def _connect(self) -> sqlite3.Connection:
-        # SQLite would create it readable for everyone. Its other files get the permissions of this one.
+        # SQLite would create it readable for everyone. Its other files get the permissions of this one. Only a new file
+        # is opened here: closing a file drops all locks that this process has on it, SQLite's too.
+        # The next broker to stop would take itself for the last one and delete the log that the others write.
         with contextlib.suppress(OSError):  # SQLite reports what is wrong
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
 
     def _open_session(self) -> tuple[int, int]:
