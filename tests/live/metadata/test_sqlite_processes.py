@@ -65,6 +65,36 @@ def start_other(path: str, session_timeout_ms: int = 18_000, program: str = OTHE
     return other
 
 
+BRIEF_PROCESS = """
+    import asyncio, sys
+    from ottla.metadata.sqlite_store import SqliteStore
+
+    async def main():
+        store = SqliteStore(sys.argv[1], session_timeout_ms=int(sys.argv[2]))
+        await store.start()
+        await store.close()
+        print("ready", flush=True)
+
+    asyncio.run(main())
+"""
+
+
+def test_a_process_that_stops_leaves_the_write_ahead_log_to_the_others(path: str) -> None:
+    """SQLite deletes the log with the last connection, and recognises others by their locks. Closing any handle of the
+    file would drop the locks of this process: it must keep them, although it connects twice."""
+
+    async def story() -> None:
+        store = SqliteStore(path)
+        await store.start()
+        log = os.stat(f"{path}-wal").st_ino
+        brief = start_other(path, program=BRIEF_PROCESS)
+        assert brief.wait(60) == 0
+        assert os.stat(f"{path}-wal").st_ino == log
+        await store.close()
+
+    run(story)
+
+
 def test_the_ephemeral_keys_of_a_killed_process_are_removed_immediately(path: str) -> None:
     """Spec: R6. kill -9."""
 
