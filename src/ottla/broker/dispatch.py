@@ -22,6 +22,7 @@ from ottla.broker import handlers
 from ottla.broker.services import Context, Services
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
+from ottla.net.log_limit import LogLimit
 from ottla.net.ordered_responses import Response
 from ottla.net.server import Connection, Disconnect
 from ottla.protocol.api import API, Api, ApiKey, snake_case
@@ -129,6 +130,7 @@ class Dispatcher:
         self.throttling: Throttling | None = None
         """Set while the cluster has quotas for users or client ids."""
         self._measures_latency = measure_latency
+        self._failures = LogLimit()
 
     def __call__(self, frame: bytes | memoryview, connection: Connection) -> Response | Awaitable[Response]:
         started = monotonic() if self._measures_latency else 0.0
@@ -199,14 +201,17 @@ class Dispatcher:
         if isinstance(error, KafkaError):
             code, detail = error.code, error.detail
         else:
-            log.error(
-                "%s v%d from %s (client id %r) failed",
-                route.name,
-                route.version,
-                context.client_host,
-                context.client_id,
-                exc_info=error,
-            )
+            # The tracebacks of a bug that a client has found must not fill the disk.
+            if self._failures.allows(monotonic()):
+                log.error(
+                    "%s v%d from %s (client id %r) failed%s",
+                    route.name,
+                    route.version,
+                    context.client_host,
+                    context.client_id,
+                    self._failures.suffix,
+                    exc_info=error,
+                )
             code, detail = ErrorCode.UNKNOWN_SERVER_ERROR, "internal error; see the broker's log"
         if route.api_key == ApiKey.PRODUCE and request.acks == 0:
             # The client expects no response: closing the connection is the only way to report the error.

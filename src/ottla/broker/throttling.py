@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any
 
 from ottla.broker.dispatch import Dispatcher, Late, Route
+from ottla.broker.handler_support.broker_clients import is_broker
 from ottla.broker.services import Context
 from ottla.broker.settings.listeners import connection_rates
 from ottla.clock import monotonic
@@ -21,10 +22,6 @@ from ottla.protocol.framing import encode_response_parts
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.security.quotas import ClientQuotas, connection_rates_of
 from ottla.security.resources import CLUSTER, Operation
-
-BROKER_CLIENT_ID = "broker-"
-"""Brokers put their id behind it when they send requests to each other."""
-
 
 BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 """Requests of clients whose user is not known yet. Kafka does not count them either."""
@@ -162,19 +159,14 @@ class _Timed:
 
 
 def is_exempt(api_key: int, request: Any, context: Context) -> bool:
-    """Whether a request comes from another broker, as far as this broker can know: with an authorizer, only who may
-    act for the cluster counts as one."""
-    if api_key == ApiKey.FETCH:
-        exempt = is_from_follower(request, context.api_version)
-    elif api_key in BEFORE_AUTHENTICATION:
+    """Whether a request comes from another broker: with an authorizer, only who may act for the cluster is one."""
+    if api_key in BEFORE_AUTHENTICATION:
         return True
-    elif api_key == ApiKey.WRITE_TXN_MARKERS:
-        exempt = True
-    else:
-        name = context.client_id or ""
-        number = name.removeprefix(BROKER_CLIENT_ID)
-        exempt = number != name and number.isdecimal() and int(number) in context.services.image.brokers
-    return exempt and context.allows(Operation.CLUSTER_ACTION, CLUSTER)
+    if api_key == ApiKey.WRITE_TXN_MARKERS or (
+        api_key == ApiKey.FETCH and is_from_follower(request, context.api_version)
+    ):
+        return context.allows(Operation.CLUSTER_ACTION, CLUSTER)
+    return api_key != ApiKey.FETCH and is_broker(context)
 
 
 def is_from_follower(request: FetchRequest, version: int) -> bool:

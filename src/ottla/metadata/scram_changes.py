@@ -3,7 +3,6 @@
 Credentials are stored with the user's other settings, in Kafka's text form.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -91,22 +90,19 @@ def alter_user_scram_credentials(
     image: ClusterImage, deletions: Sequence[Deletion], upsertions: Sequence[Upsertion]
 ) -> Decision[list[UserResult]]:
     """Changes each user on its own: an error for one user does not affect the others."""
-    altered = [*(each[:2] for each in deletions), *(each[:2] for each in upsertions)]
-    times = Counter(altered)
     results: list[UserResult] = []
     changes: list[Put | Remove] = []
-    for user in dict.fromkeys(user for user, _ in altered):
+    wanted: dict[str, tuple[list[Deletion], list[Upsertion]]] = {}
+    for deletion in deletions:
+        wanted.setdefault(deletion.user, ([], []))[0].append(deletion)
+    for upsertion in upsertions:
+        wanted.setdefault(upsertion.user, ([], []))[1].append(upsertion)
+    for user, (deleted, upserted) in wanted.items():
         try:
-            if any(count > 1 for (name, _), count in times.items() if name == user):
+            mechanisms = [*(each.mechanism for each in deleted), *(each.mechanism for each in upserted)]
+            if len(set(mechanisms)) < len(mechanisms):
                 raise KafkaError(ErrorCode.DUPLICATE_RESOURCE, "A user credential cannot be altered twice in a request")
-            changes.append(
-                _altered(
-                    image,
-                    user,
-                    [each for each in deletions if each.user == user],
-                    [each for each in upsertions if each.user == user],
-                )
-            )
+            changes.append(_altered(image, user, deleted, upserted))
             results.append(UserResult(user))
         except KafkaError as error:
             results.append(UserResult(user, error.code, error.detail))

@@ -1,4 +1,17 @@
-"""Limits how often similar lines are logged: peers must not be able to fill the log. Pure."""
+"""What peers can cause in the log: neither too many lines, nor lines that look like others. Pure."""
+
+LINE_MAX = 500
+"""Characters of a text that comes from a peer."""
+
+
+def one_line(text: str) -> str:
+    """A text that a peer may have chosen, for the log: it cannot begin a line of its own, and is not long.
+
+    >>> one_line("unknown user\\n2030-01-01 INFO all is well")
+    'unknown user\\\\n2030-01-01 INFO all is well'
+    """
+    shown = text if len(text) <= LINE_MAX else f"{text[:LINE_MAX]}…"
+    return shown if shown.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in shown)
 
 
 class LogLimit:

@@ -67,6 +67,16 @@ class Authenticator(Protocol):
     def __call__(self, frame: Frame, connection: "Connection", /) -> Response | Awaitable[Response]: ...
 
 
+def address_of(transport: asyncio.BaseTransport) -> tuple[str, int]:
+    """Where a peer is, as Kafka shows it: `/127.0.0.1` and the port.
+
+    An IPv4 client of a socket for all addresses has its IPv4 address, not `::ffff:127.0.0.1`: quotas, ACLs and limits
+    of an address must find it.
+    """
+    host, port = (transport.get_extra_info("peername") or ("unknown", 0))[:2]
+    return f"/{host.removeprefix('::ffff:') if '.' in host else host}", port
+
+
 class Disconnect(Exception):
     """Raised by `handle`, or by the awaitable it returned, to end the connection. Logged in one line."""
 
@@ -166,8 +176,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self.last_active = self._loop.time()
-        peer = transport.get_extra_info("peername") or ("unknown", 0)
-        self.client_host, self.client_port = f"/{peer[0]}", peer[1]
+        self.client_host, self.client_port = address_of(transport)
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -372,7 +381,10 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(error, Disconnect):
             self.disconnect(str(error))
         else:
-            log.error("request from %s:%d failed", self.client_host[1:], self.client_port, exc_info=error)
+            limit = self._server.failures
+            if limit.allows(self._loop.time()):
+                host, port = self.client_host[1:], self.client_port
+                log.error("request from %s:%d failed%s", host, port, limit.suffix, exc_info=error)
             self.end()
 
     # --- responses ----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from ottla.net.server_connection import Disconnect
+from ottla.net.server_connection import Disconnect, address_of
 from ottla.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast("asyncio.Transport", transport)
-        peer = transport.get_extra_info("peername") or ("unknown", 0)
-        self.client_host, self.client_port = f"/{peer[0]}", peer[1]
+        self.client_host, self.client_port = address_of(transport)
         self._server.newcomer(self)
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from ottla.net.connection import Answer
 
+BROKER_CLIENT_ID = "broker-"
+"""Brokers put their id behind it when they send requests to each other."""
 FETCH_LANE = "fetch"
 """The connection for replica fetches: they wait at the leader, and would hold up every request behind them."""
 
@@ -40,7 +42,7 @@ class BrokerPeers:
         self.broker_id = broker_id
         self._listener = listener
         self._peers = Peers(
-            client_id=f"broker-{broker_id}",
+            client_id=f"{BROKER_CLIENT_ID}{broker_id}",
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
             reconnect_backoff=RECONNECT_BACKOFF,

@@ -327,7 +327,14 @@ def _ago(seconds: int) -> str:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """OpenSSL reads keys from files only. The file is readable for this user only, and gone at the end."""
+    """OpenSSL reads keys from files only. On Linux the file is in memory: whatever happens, no key stays on a disk.
+    Elsewhere it is readable for this user only, and gone at the end."""
+    if os.path.isdir("/proc/self/fd") and hasattr(os, "memfd_create"):
+        with open(os.memfd_create("ottla-key"), "w") as file:
+            file.write(text)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+        return
     with tempfile.NamedTemporaryFile("w", prefix="ottla-", suffix=".pem") as file:
         file.write(text)
         file.flush()

@@ -25,9 +25,11 @@ def echo(request: bytes | memoryview, connection: Connection) -> bytes:
 
 
 @asynccontextmanager
-async def serving(handle: Any, limits: Limits | None = None) -> AsyncIterator[tuple[Server, int]]:
+async def serving(
+    handle: Any, limits: Limits | None = None, *, host: str = "127.0.0.1"
+) -> AsyncIterator[tuple[Server, int]]:
     server = Server(handle, limits)
-    port = await server.listen("127.0.0.1", 0)
+    port = await server.listen(host, 0)
     try:
         yield server, port
     finally:

@@ -27,6 +27,7 @@ from ottla.protocol.schema import Message
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.security.principal import ANONYMOUS, Principal
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import Endpoint, TopicPartition
 
@@ -51,6 +52,7 @@ class Peer:
     client_host: str = "/127.0.0.1"
     listener: str = LISTENER
     state: State = READING
+    principal: Principal = ANONYMOUS
 
 
 class DataWorld:

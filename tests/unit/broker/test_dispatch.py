@@ -268,6 +268,13 @@ def test_an_unexpected_error_is_logged_once_and_answered(
     assert "InitProducerId v4 from /127.0.0.1" in record.message
 
 
+def test_unexpected_errors_cannot_fill_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.handlers[ApiKey.INIT_PRODUCER_ID] = failing(ZeroDivisionError("oops"))
+    for _ in range(30):
+        assert world.sends(InitProducerIdRequest(transactional_id=None), 4).error_code != 0
+    assert len([r for r in caplog.records if r.exc_info]) == 20
+
+
 def test_a_failed_produce_with_acks_0_closes_the_connection(world: World) -> None:
     world.handlers[ApiKey.PRODUCE] = failing(KafkaError(ErrorCode.INVALID_REQUIRED_ACKS))
     with pytest.raises(Disconnect, match="acks=0"):

@@ -91,3 +91,28 @@ def test_the_option_stands_for_both_permissions() -> None:
     assert parse_options(["--insecure"]).values["ottla.insecure"] == "listeners,metrics"
     config = load_config(parse_options(["--insecure", "--listen", ":0", "--metrics", ":0"]).values)
     assert len(check_exposure(config)) == 2
+
+
+def test_tls_alone_says_nothing_about_who_may_connect() -> None:
+    """Everyone can begin a TLS session: only certificates, logins and ACLs keep strangers out."""
+    settings = {"listener_security_protocol_map": "OPEN:SSL,SAFE:SSL"}
+    (danger,) = dangers(listeners="OPEN://:9093", **settings)
+    assert "clients need no certificate" in danger
+    (requested,) = dangers(listeners="OPEN://:9093", ssl_client_auth="requested", **settings)
+    assert requested == danger
+    assert dangers(listeners="OPEN://127.0.0.1:9093", **settings) == []
+    assert dangers(listeners="OPEN://:9093", ssl_client_auth="required", **settings) == []
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    assert dangers(listeners="OPEN://:9093", authorizer_class_name=authorizer, **settings) == []
+    for_one = {"listener.name.safe.ssl.client.auth": "required"}
+    (danger,) = dangers(listeners="OPEN://:9093,SAFE://:9094", **settings, **for_one)
+    assert "OPEN://0.0.0.0:9093" in danger
+
+
+def test_a_protection_of_a_listener_that_does_not_exist_is_named() -> None:
+    listeners = {"listeners": "INSIDE://127.0.0.1:9092", "listener.security.protocol.map": "INSIDE:SSL"}
+    (warning,) = dangers(**listeners, **{"listener.name.insid.ssl.client.auth": "required"})
+    assert warning == "listener.name.insid.ssl.client.auth has no effect: there is no listener insid"
+    with pytest.raises(ConfigError, match="must be in lower case") as caught:
+        dangers(**listeners, **{"listener.name.INSIDE.ssl.client.auth": "required"})
+    assert "listener.name.inside.ssl.client.auth" in caught.value.hint

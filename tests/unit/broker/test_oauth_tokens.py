@@ -1,9 +1,13 @@
 """OAUTHBEARER on a listener: which tokens are accepted, and where the keys come from."""
 
 import asyncio
+import base64
 import json
+import logging
 import time
+import urllib.request
 from collections.abc import Coroutine
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +15,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from ottla.broker.authentication.oauth_tokens import OauthTokens
+from ottla.broker.authentication.oauth_tokens import OauthTokens, _SafeRedirects
 from ottla.broker.settings.listener_security import ListenerSettings
 from ottla.clock import system_clock
 from ottla.errors import ConfigError
@@ -150,6 +154,39 @@ def test_unknown_keys_do_not_make_the_broker_ask_again_and_again(
 def test_the_place_of_the_keys_must_be_a_url(url: str, error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         OauthTokens(ListenerSettings({"sasl.oauthbearer.jwks.endpoint.url": url}, "INSIDE"), system_clock)
+
+
+def test_an_address_with_tls_does_not_lead_to_keys_without() -> None:
+    handler, request = _SafeRedirects(), urllib.request.Request("https://idp/keys")
+    with pytest.raises(OSError, match="redirects to http://idp/keys, which has no TLS"):
+        handler.redirect_request(request, None, 302, "Found", Message(), "http://idp/keys")
+    followed = handler.redirect_request(request, None, 302, "Found", Message(), "https://other/keys")
+    assert followed.full_url == "https://other/keys"
+
+
+def test_a_token_cannot_write_lines_into_the_log(
+    provider: Provider, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error of a malformed token quotes it."""
+    header = {"alg": "ES256", "kid": "first", "crit": ["x\n2030-01-01 INFO ottla.security: all is well"]}
+    token = ".".join(base64.urlsafe_b64encode(part).decode() for part in (json.dumps(header).encode(), b"{}", b""))
+
+    async def story() -> None:
+        settings = {
+            "listeners": "SASL_PLAINTEXT://127.0.0.1:0,PLAINTEXT://127.0.0.1:0",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "connection.failed.authentication.delay.ms": "1",
+            **provider.settings(),
+        }
+        async with running_broker(tmp_path / "data", settings) as broker, connected(broker) as stranger:
+            await stranger.log_in("OAUTHBEARER", OauthBearerExchange(token))
+            assert await stranger.is_closed()
+
+    caplog.set_level(logging.INFO, "ottla.security")
+    run(story())
+    (line,) = [record.getMessage() for record in caplog.records if "authentication of" in record.getMessage()]
+    assert line.isprintable()
 
 
 def test_a_token_opens_a_listener_until_it_expires(provider: Provider, tmp_path: Path) -> None:

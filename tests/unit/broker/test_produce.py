@@ -3,6 +3,7 @@
 import asyncio
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,16 @@ from ottla.log.validation import InvalidRecord
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import Codec, build_batch, control_batch
 from ottla.replication.config import ReplicaConfig
+from ottla.security.acls import AccessControlEntry, ResourcePattern
+from ottla.security.authorizer import Authorizer
+from ottla.security.resources import Operation, PermissionType, ResourceType
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
 from tests.support.worlds.data_world import DataWorld, batch_of, only_partition, produce_request
 
 VERSIONS = range(3, 14)
+ALLOW_WRITE = AccessControlEntry("User:*", "*", Operation.WRITE, PermissionType.ALLOW)
 
 
 @pytest.fixture
@@ -183,6 +188,29 @@ def test_internal_topics_accept_writes_from_the_admin_client_only(world: DataWor
     request = produce_request({("__consumer_offsets", 0): build_batch([(0, b"k", b"v", ())])})
     assert only_partition(world.ask(request, 9)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert only_partition(world.ask(request, 9, client_id="__admin_client")).error_code == 0
+
+
+def test_the_history_of_rebalances_accepts_writes_from_brokers_only(world: DataWorld) -> None:
+    world.topic("__ottla_rebalances")
+    request = produce_request({("__ottla_rebalances", 0): batch_of("a")})
+    assert only_partition(world.ask(request, 9, client_id="broker-1")).error_code == 0
+    for client_id in ("broker-9", "broker-" + "9" * 5000, "test"):
+        answer = only_partition(world.ask(request, 9, client_id=client_id))
+        assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    everything = ResourcePattern(ResourceType.TOPIC, "*")
+    world.services.authorizer = Authorizer({everything: (ALLOW_WRITE,)})
+    answer = only_partition(world.ask(request, 9, client_id="broker-1"))
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION, "it may not act for the cluster"
+
+
+def test_a_topic_that_is_being_deleted_is_protected_until_it_is_gone(world: DataWorld) -> None:
+    """The image does not have it any more, but its partitions are still here."""
+    topic_id = world.topic("orders")
+    world.services.authorizer = Authorizer()
+    request = produce_request({(topic_id, 0): batch_of("a")})
+    assert only_partition(world.ask(request, 13)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    world.image = replace(world.image, topics={}, topic_names={})
+    assert only_partition(world.ask(request, 13)).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 # -- replication --

@@ -215,11 +215,20 @@ def test_with_an_authorizer_only_who_may_act_for_the_cluster_is_a_broker() -> No
     run(story)
 
 
-def context_of(world: World, client: Connection) -> Context:
+def test_a_client_id_with_thousands_of_digits_is_no_broker() -> None:
+    async def story(world: World) -> None:
+        pretender = await Connection.open(BROKER, client_id="x")
+        for client_id in ("broker-" + "9" * 5000, "broker-", "broker--1", "broker-7", "broker-0 "):
+            assert not is_exempt(ApiKey.HEARTBEAT, None, context_of(world, pretender, client_id))
+
+    run(story)
+
+
+def context_of(world: World, client: Connection, client_id: str = "broker-0") -> Context:
     assert world.broker is not None
     assert world.broker.server is not None
     (accepted,) = world.broker.server.connections
-    return Context(world.broker.services, 0, "broker-0", accepted)
+    return Context(world.broker.services, 0, client_id, accepted)
 
 
 def test_metrics_count_pauses_and_connections() -> None:

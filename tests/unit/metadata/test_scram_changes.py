@@ -1,5 +1,7 @@
 """SCRAM credentials of users: added, replaced, deleted and found again (KIP-554)."""
 
+import time
+
 import pytest
 
 from ottla.errors import ErrorCode
@@ -108,3 +110,11 @@ def test_a_credential_can_be_altered_once_per_request() -> None:
 
 def test_what_does_not_exist_cannot_be_deleted() -> None:
     assert World().alter(delete=[Deletion("alice", 1)])[0].error == ErrorCode.RESOURCE_NOT_FOUND
+
+
+def test_a_request_about_many_users_takes_linear_time() -> None:
+    """Every client may send it if there are no ACLs, and the broker has one thread."""
+    begun = time.process_time()
+    results = World().alter(delete=[Deletion(f"user-{number}", 2) for number in range(30_000)])
+    assert {result.error for result in results} == {ErrorCode.RESOURCE_NOT_FOUND}
+    assert time.process_time() - begun < 3

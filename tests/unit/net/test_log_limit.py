@@ -1,11 +1,13 @@
 """How often similar lines are logged."""
 
+import doctest
 import logging
 from typing import Any
 
 import pytest
 
-from ottla.net.log_limit import LogLimit
+from ottla.net import log_limit
+from ottla.net.log_limit import LINE_MAX, LogLimit, one_line
 from ottla.net.server import Connection, Disconnect
 from tests.support.wire.frame_server import Run, connected, frame, serving
 
@@ -37,3 +39,38 @@ def test_peers_cannot_fill_the_log(run: Run, caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.INFO, "ottla.net")
     run(story())
     assert len([r for r in caplog.records if "unknown api key 9999" in r.message]) == 20
+
+
+def test_tracebacks_are_limited_too(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """A peer that has found a bug can cause it as often as it likes."""
+
+    def broken(request: bytes | memoryview, connection: Connection) -> Any:
+        raise ZeroDivisionError("a bug")
+
+    async def story() -> None:
+        async with serving(broken) as (_, port):
+            for _ in range(30):
+                async with connected(port) as (reader, writer):
+                    writer.write(frame(b"x"))
+                    assert await reader.read() == b""
+
+    run(story())
+    assert len([r for r in caplog.records if r.exc_info]) == 20
+
+
+def test_a_peer_cannot_write_lines_of_its_own_into_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(request: bytes | memoryview, connection: Connection) -> Any:
+        raise Disconnect(f"invalid request: {bytes(request).decode()}")
+
+    async def story() -> None:
+        async with serving(refuse) as (_, port), connected(port) as (reader, writer):
+            writer.write(frame(b"x\n2030-01-01 INFO ottla.security: all is well\x1b[2J"))
+            assert await reader.read() == b""
+
+    caplog.set_level(logging.INFO, "ottla.net")
+    run(story())
+    (message,) = [r.message for r in caplog.records if "invalid request" in r.message]
+    assert message.isprintable()
+    assert r"x\n2030-01-01" in message
+    assert len(one_line("x" * 100_000)) == LINE_MAX + 1
+    assert doctest.testmod(log_limit).failed == 0

@@ -258,3 +258,15 @@ def test_finished_responses_behind_an_unfinished_one_are_bounded_in_bytes(run: R
                 assert await read_frame(reader) == big
 
     run(story())
+
+
+def test_a_client_has_its_ipv4_address_on_a_socket_for_all_addresses(run: Run) -> None:
+    """Otherwise quotas and limits of its address would not find it."""
+
+    async def story() -> None:
+        async with serving(echo, host="") as (server, port), connected(port) as (reader, writer):
+            writer.write(frame(b"x"))
+            await read_frame(reader)
+            assert {connection.client_host for connection in server.connections} == {"/127.0.0.1"}
+
+    run(story())

@@ -1,6 +1,8 @@
 """TLS contexts from Kafka's settings, and the errors for settings that cannot work."""
 
+import os
 import ssl
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -205,3 +207,25 @@ def test_a_subject_is_written_as_java_writes_it(authority: Authority) -> None:
         assert read_pem_certificates(issued.certificate_pem)[0].subject == subject
     with_mail = authority.issue("1.2.840.113549.1.9.1=a@b.c,CN=x", hosts=())
     assert read_pem_certificates(with_mail.certificate_pem)[0].subject.startswith("1.2.840.113549.1.9.1=#")
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has files in memory")
+def test_no_private_key_is_written_to_a_disk(issued: Issued, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed in that moment would leave it there, also the key of an encrypted PKCS#12 file."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a temporary file")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
+    open_files = len(os.listdir("/proc/self/fd"))
+    server_context({"ssl.keystore.key": issued.key_pem(), "ssl.keystore.certificate.chain": issued.certificate_pem})
+    assert len(os.listdir("/proc/self/fd")) == open_files
+
+
+def test_systems_without_files_in_memory_use_one_that_only_this_user_can_read(
+    issued: Issued, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    server_context({"ssl.keystore.key": issued.key_pem(), "ssl.keystore.certificate.chain": issued.certificate_pem})
+    assert list(tmp_path.iterdir()) == []

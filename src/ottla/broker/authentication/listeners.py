@@ -54,8 +54,10 @@ class TlsListener:
         self._uses_sasl = uses_sasl
         self._tls = settings.tls(uses_sasl=uses_sasl)
         self._files = _stamps(self._tls)
+        self._unusable: object = None
+        """The settings and files that could not be loaded. They are tried again, but logged once."""
         self.context = server_context(self._tls)
-        self.expires = self._expiry(is_first=True)
+        self.expires = self._expiry(self._tls, is_first=True)
         """When the certificate expires, in seconds since 1970."""
 
     def reload(self, settings: ListenerSettings) -> bool:
@@ -67,17 +69,19 @@ class TlsListener:
         stamps = _stamps(tls)
         if tls == self._tls and stamps == self._files:
             return False
-        self._files, self._tls = stamps, tls
         try:
-            self.context = server_context(tls)
-        except ConfigError as error:
-            log.error("listener %s: the new certificates cannot be used, the old ones stay: %s", self.name, error)
+            context, expires = server_context(tls), self._expiry(tls, is_first=False)
+        except (ConfigError, OSError, ValueError) as error:
+            if self._unusable != (tls, stamps):
+                log.error("listener %s: the new certificates cannot be used, the old ones stay: %s", self.name, error)
+            self._unusable = (tls, stamps)
             return False
-        self.expires = self._expiry(is_first=False)
+        self._files, self._tls = stamps, tls
+        self.context, self.expires = context, expires
         return True
 
-    def _expiry(self, *, is_first: bool) -> int:
-        key = read_key_material(self._tls)
+    def _expiry(self, tls: Mapping[str, str | None], *, is_first: bool) -> int:
+        key = read_key_material(tls)
         assert key is not None
         certificate = read_pem_certificates(key.chain)[0]
         days = (certificate.not_after - system_clock() // 1000) // 86_400

@@ -26,6 +26,15 @@ MIN_REFRESH_SECONDS = 10.0
 _URL = "sasl.oauthbearer.jwks.endpoint.url"
 
 
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Whoever can change the keys can log in as anybody: an address with TLS does not lead to one without."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if req.type == "https" and urllib.parse.urlsplit(newurl).scheme != "https":
+            raise OSError(f"it redirects to {newurl}, which has no TLS")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 class OauthTokens:
     """Verifies tokens for one listener."""
 
@@ -120,7 +129,8 @@ class OauthTokens:
             log.error("the keys of OAUTHBEARER cannot be read from %s: %s", self._url, error)
 
     def _read(self) -> None:
-        with urllib.request.urlopen(self._url, timeout=TIMEOUT_SECONDS) as response:
+        opener = urllib.request.build_opener(_SafeRedirects)
+        with opener.open(self._url, timeout=TIMEOUT_SECONDS) as response:
             document = json.loads(response.read(MAX_DOCUMENT_BYTES))
         keys: dict[str | None, Any] = {}
         for each in document["keys"]:

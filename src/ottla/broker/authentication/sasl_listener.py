@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ottla.clock import Clock, MonotonicClock, MonotonicMs
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.log_limit import LogLimit
+from ottla.net.log_limit import LogLimit, one_line
 from ottla.net.ordered_responses import Response
 from ottla.net.server import Connection, Disconnect, Handle
 from ottla.protocol.api import API, ApiKey
@@ -186,7 +186,7 @@ class SaslConnection:
                 connection.client_host[1:],
                 connection.client_port,
                 listener.name,
-                reason,
+                one_line(reason),
                 listener.failures.suffix,
             )
         await asyncio.sleep(listener.failure_delay_ms / 1000)

@@ -22,6 +22,7 @@ from types import CoroutineType
 from typing import Any
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support.broker_clients import is_broker
 from ottla.broker.handler_support.current_leader import current_leader
 from ottla.broker.handler_support.transaction_verification import TransactionalAppend, Verdicts
 from ottla.broker.services import Context
@@ -47,8 +48,6 @@ Guards = dict[TopicPartition, VerificationGuard]
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The only client id that may write to internal topics."""
-BROKER_CLIENT_ID = "broker-"
-"""Brokers put their id behind it when they send requests to each other."""
 ACKS_ALL = -1
 
 
@@ -230,7 +229,9 @@ def _may_write(topic: TopicData, context: Context) -> bool:
     """Whether the ACLs allow it. A topic with an unknown id is answered as such."""
     name: str | None = topic.name
     if context.api_version >= 13:
-        name = context.services.image.topic_names.get(topic.topic_id)
+        # A topic that was deleted a moment ago may still be here, and is protected until it is gone.
+        hosted = context.services.replicas.topics_by_id.get(topic.topic_id)
+        name = context.services.image.topic_names.get(topic.topic_id) if hosted is None else hosted.name
     writable = context.allowed(Operation.WRITE, ResourceType.TOPIC)
     return name is None or writable is None or writable[name]
 
@@ -254,11 +255,7 @@ def _has_transaction(data: PartitionData) -> bool:
 
 def _may_write_internal(name: str, context: Context) -> bool:
     """Every broker adds to the rebalance history, which one of them leads."""
-    client_id = context.client_id
-    if name == REBALANCES_TOPIC and client_id.startswith(BROKER_CLIENT_ID):
-        number = client_id.removeprefix(BROKER_CLIENT_ID)
-        return number.isdecimal() and int(number) in context.services.image.brokers
-    return client_id == ADMIN_CLIENT_ID
+    return context.client_id == ADMIN_CLIENT_ID or (name == REBALANCES_TOPIC and is_broker(context))
 
 
 def _may_be_late(records: Any, replica: Replica) -> bool:

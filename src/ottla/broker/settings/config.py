@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.broker.settings.listener_security import listener_setting
+from ottla.broker.settings.listener_security import check_listener_prefix, listener_setting
 from ottla.broker.settings.settings_table import ALIASES, BrokerConfig
 from ottla.broker.settings.unused_settings import (
     UNUSED,
@@ -104,6 +104,7 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
         known = BROKER_SETTINGS.get(ALIASES.get(name, name))
         if (for_a_listener := listener_setting(name)) is not None:
             for_a_listener.parse(text)
+            check_listener_prefix(name)
         elif known is not None:
             value = known.parse(text)
             if name == PROTOCOLS and value != ("classic",):
@@ -113,12 +114,6 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
             if chosen.setdefault(known.attribute, value) != value:
                 raise ConfigError(
                     f"{name} contradicts {known.name}", "They are the same setting: set only one of them."
-                )
-        elif name == "authorizer.class.name":
-            if text.strip():
-                raise ConfigError(
-                    "authorizer.class.name is not supported: this broker does not authorize requests",
-                    "Remove the setting to run without authorization.",
                 )
         elif is_unused(name):
             notices.append(f"{name} has no effect")
@@ -299,6 +294,7 @@ class Settings:
                 )
             try:
                 setting.parse(configs[name])
+                check_listener_prefix(name)
             except ConfigError as error:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
 

@@ -4,6 +4,7 @@ import ipaddress
 from collections.abc import Iterator
 
 from ottla.broker.settings.config import BrokerConfig
+from ottla.broker.settings.listener_security import PREFIX, ListenerSettings, listener_of
 from ottla.broker.settings.listeners import parse_listeners
 from ottla.errors import ConfigError
 from ottla.types import Endpoint
@@ -11,6 +12,8 @@ from ottla.types import Endpoint
 LISTENERS, METRICS = "listeners", "metrics"
 UNENCRYPTED = "unencrypted"
 """SASL without TLS: needs no permission, but a warning."""
+ANONYMOUS = "anonymous"
+"""TLS without client certificates and without ACLs: the same."""
 
 
 def check_exposure(config: BrokerConfig) -> list[str]:
@@ -19,7 +22,7 @@ def check_exposure(config: BrokerConfig) -> list[str]:
     for what, address in found:
         if what in _FIXES and what not in config.insecure:
             raise ConfigError(_danger(what, address), _FIXES[what])
-    return [_danger(what, address) for what, address in found]
+    return [*(_danger(what, address) for what, address in found), *_without_listener(config)]
 
 
 def _exposed(config: BrokerConfig) -> Iterator[tuple[str, str]]:
@@ -27,15 +30,30 @@ def _exposed(config: BrokerConfig) -> Iterator[tuple[str, str]]:
     protocols = dict(pair.strip().split(":", 1) for pair in config.listener_security_protocol_map.split(",") if pair)
     for listener in parse_listeners(config):
         protocol = protocols.get(listener.name, "")
-        if protocol.endswith("PLAINTEXT") and not is_loopback(listener.host):
-            yield (
-                LISTENERS if protocol == "PLAINTEXT" else UNENCRYPTED,
-                f"{listener.name}://{_shown(listener.host, listener.port)}",
-            )
+        address = f"{listener.name}://{_shown(listener.host, listener.port)}"
+        if is_loopback(listener.host):
+            continue
+        if protocol.endswith("PLAINTEXT"):
+            yield LISTENERS if protocol == "PLAINTEXT" else UNENCRYPTED, address
+        elif protocol == "SSL" and not config.authorizer_class_name and not _needs_certificate(config, listener.name):
+            yield ANONYMOUS, address
     if config.metrics_listen is not None:
         host, colon, port = config.metrics_listen.rpartition(":")
         if colon and not is_loopback(host):
             yield METRICS, _shown(host.strip("[]"), port)
+
+
+def _needs_certificate(config: BrokerConfig, listener: str) -> bool:
+    return bool(ListenerSettings(config.given, listener).value("ssl.client.auth") == "required")
+
+
+def _without_listener(config: BrokerConfig) -> Iterator[str]:
+    """Settings of listeners that this broker does not have: perhaps a protection with a misspelled name."""
+    known = {listener.name.lower() for listener in parse_listeners(config)}
+    known |= {name.lower() for name in config.controller_listener_names}
+    for name in config.given:
+        if name.startswith(PREFIX) and listener_of(name) not in known:
+            yield f"{name} has no effect: there is no listener {listener_of(name)}"
 
 
 def is_loopback(host: str) -> bool:
@@ -60,6 +78,11 @@ def _danger(what: str, address: str) -> str:
     if what == UNENCRYPTED:
         return (
             f"{address} uses SASL without TLS: who can listen on the network sees all records, and passwords of PLAIN"
+        )
+    if what == ANONYMOUS:
+        return (
+            f"everyone who can reach {address} can read, write and delete everything: it has TLS, but clients need no "
+            "certificate (ssl.client.auth=required), and there are no ACLs (authorizer.class.name)"
         )
     if what == METRICS:
         return f"everyone who can reach {address} can read the metrics: the endpoint has neither TLS nor authentication"

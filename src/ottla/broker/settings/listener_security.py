@@ -39,6 +39,21 @@ def listener_setting(name: str) -> Setting | None:
     return replace(found, name=name) if found is not None and rest.startswith(OVERRIDABLE) else None
 
 
+def listener_of(name: str) -> str:
+    """The listener that a setting is for, as it is written in the setting."""
+    return name.removeprefix(PREFIX).partition(".")[0]
+
+
+def check_listener_prefix(name: str) -> None:
+    """Raises ConfigError for a listener in upper case, as Kafka would not find it: a protection would be missing."""
+    listener = listener_of(name)
+    if name.startswith(PREFIX) and listener != listener.lower():
+        raise ConfigError(
+            f"{name} has no effect: the name of the listener must be in lower case",
+            f"Write {PREFIX}{listener.lower()}{name.removeprefix(PREFIX + listener)}.",
+        )
+
+
 class ListenerSettings:
     """The security settings of one listener."""
 
