@@ -234,7 +234,7 @@ def test_only_the_classic_protocol_of_groups_is_described_whatever_the_file_says
         pytest.param("num.io.threads", "10", None, id="no effect, but Kafka can change it"),
         pytest.param("num.io.threads", "ten", ErrorCode.INVALID_REQUEST, id="no effect, but a type"),
         pytest.param("queued.max.requests", "10", ErrorCode.INVALID_REQUEST, id="no effect, and needs a restart"),
-        pytest.param("ssl.protocol", "TLSv1.3", ErrorCode.INVALID_REQUEST, id="security is never pretended"),
+        pytest.param("sasl.enabled.mechanisms", "PLAIN", ErrorCode.INVALID_REQUEST, id="logins need a restart"),
         pytest.param("node.id", "7", ErrorCode.INVALID_REQUEST, id="needs a restart"),
         pytest.param("broker.id", "7", ErrorCode.INVALID_REQUEST, id="an alias that needs a restart"),
         pytest.param("log.retention.ms", "0", ErrorCode.INVALID_REQUEST, id="nothing would be kept"),
