@@ -13,6 +13,7 @@ from ottla import NewTopic, TopicPartition
 from ottla.broker.handler_support.reading import Reading
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log import partition_log
+from ottla.log.cleaning import log_cleaning
 from ottla.log.cleaning.compaction import choose_cleanable
 from ottla.log.cleaning.retention import segments_to_delete
 from ottla.protocol.api import ApiKey
@@ -182,7 +183,7 @@ def test_a_follower_keeps_expired_records_that_may_not_be_committed() -> None:
 def test_without_the_rule_a_follower_deletes_what_may_not_be_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     decide = segments_to_delete
     monkeypatch.setattr(
-        partition_log, "segments_to_delete", lambda *facts, **rest: decide(*facts, **rest | {"high_watermark": 1 << 60})
+        log_cleaning, "segments_to_delete", lambda *facts, **rest: decide(*facts, **rest | {"high_watermark": 1 << 60})
     )
     fails(test_a_follower_keeps_expired_records_that_may_not_be_committed)
 
@@ -216,5 +217,5 @@ def test_without_the_rule_a_follower_loses_the_value_of_a_key(monkeypatch: pytes
     def reckless(finished: Any, config: Any, first_dirty_offset: int, _: int, now: int) -> Any:
         return choose(finished, config, first_dirty_offset, 1 << 60, now)
 
-    monkeypatch.setattr(partition_log, "choose_cleanable", reckless)
+    monkeypatch.setattr(log_cleaning, "choose_cleanable", reckless)
     fails(test_a_follower_does_not_compact_what_may_not_be_committed)

@@ -1,10 +1,12 @@
 """Output of the commands: tables for people, JSON for programs, one line per error, number and time formats."""
 
 import base64
+import contextlib
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,6 +31,18 @@ def console() -> Console:
 
 def error_console() -> Console:
     return Console(file=sys.stderr, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def logs_from(logger_name: str, level: int) -> Iterator[None]:
+    """Hides less important log lines of a part of the program, where lost connections are part of the show."""
+    logger = logging.getLogger(logger_name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def print_error(message: str, hint: str = "") -> None:

@@ -121,7 +121,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
     answer, said = {
         "HTTP": (speak_http, "does not speak the Kafka protocol: it speaks HTTP"),
         "silence": (stay_silent, "within"),
-        "hangs up": (hang_up, "lost the connection"),
+        "hangs up": (hang_up, "closed a new connection without an answer"),
         "nonsense": (speak_nonsense, "unreadable bytes"),
     }[request.param]
     with listening(answer) as at:
@@ -171,7 +171,7 @@ def test_tls_is_recognised_by_its_first_bytes() -> None:
     with (
         listening(refuse) as at,
         Admin(bootstrap_servers=at, default_api_timeout_ms=10 * TIMEOUT_MS) as admin,
-        pytest.raises(KafkaError, match="it speaks TLS"),
+        pytest.raises(KafkaError, match="uses TLS, and this client does not"),
     ):
         admin.list_topics()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.broker.embedded_cluster import EmbeddedCluster
+from ottla.cli.output import logs_from
 from ottla.client.blocking import Admin
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
@@ -112,18 +113,6 @@ def _leaders(admin: Admin, topics: Sequence[str]) -> list[int]:
 
 
 @contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Clients report that they lose their connections to the killed broker; here that is part of the show."""
-    logger = logging.getLogger("ottla.net")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-@contextlib.contextmanager
 def demo_cluster(
     brokers: int, data: os.PathLike[str] | None, settings: dict[str, str], say: Say
 ) -> Iterator[DemoCluster]:
@@ -133,6 +122,6 @@ def demo_cluster(
             f"a cluster of {brokers} does not survive the loss of a broker with acks=all", "use --brokers 3 or more"
         )
     started = monotonic()
-    with _without_warnings(), EmbeddedCluster(brokers, data, settings=settings) as cluster:
+    with logs_from("ottla.net", logging.ERROR), EmbeddedCluster(brokers, data, settings=settings) as cluster:
         say(f"{brokers} brokers started in {(monotonic() - started) * 1000:.0f} ms at {cluster.bootstrap}", "default")
         yield DemoCluster(cluster, say)

@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 import ottla
-from ottla.cli.output import CommandError, console, print_error, print_json
+from ottla.cli.output import CommandError, console, logs_from, print_error, print_json
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, check_reachable, client_settings, explain
 from ottla.cli.verify.report import as_json as result_as_json
 from ottla.cli.verify.report import print_result, write_files
@@ -123,8 +123,7 @@ def verify(
             prefix=prefix or f"ottla-verify-{chosen_seed}",
             replication_factor=replication_factor,
         )
-        logging.getLogger("ottla").setLevel(logging.CRITICAL)  # lost connections are part of the plan
-        with VerifyView(options.seconds, is_silent=as_json) as view:
+        with logs_from("ottla", logging.CRITICAL), VerifyView(options.seconds, is_silent=as_json) as view:
             made = _run(options, bootstrap, cluster, faults, metadata, client, view, keep=keep)
     except (CommandError, KafkaError) as error:
         message, hint = explain(error) if isinstance(error, KafkaError) else (error.message, error.hint)
