@@ -17,6 +17,7 @@ from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.security import tls
 from ottla.security.sasl.client_exchanges import PlainExchange
+from ottla.security.sasl.server_exchanges import Outcome, PlainServer
 from tests.support.certificates import Authority
 from tests.support.secure_brokers import USERS, Security, connected, principals, running_broker
 from tests.support.wire.frame_server import until
@@ -93,6 +94,24 @@ def test_a_session_keeps_its_mechanism_and_its_user(security: Security, tmp_path
             await broker.stop()
 
     asyncio.run(asyncio.wait_for(story(), 60))
+
+
+def test_a_bug_in_a_mechanism_keeps_the_client_out(
+    security: Security, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets no second attempt on the same connection either."""
+
+    def broken(server: PlainServer, token: bytes) -> Outcome:
+        raise ZeroDivisionError("a bug")
+
+    async def story() -> None:
+        monkeypatch.setattr(PlainServer, "answer", broken)
+        async with running_broker(tmp_path, sasl_settings(security, "PLAIN")) as broker, connected(broker) as client:
+            answer = await client.log_in("PLAIN", PlainExchange("alice", USERS["alice"]))
+            assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+            assert await client.is_closed()
+
+    asyncio.run(asyncio.wait_for(story(), 20))
 
 
 def test_certificates_are_watched_also_after_a_failure_of_the_system(

@@ -92,6 +92,7 @@ def test_other_tokens_are_rejected(provider: Provider, tmp_path: Path) -> None:
         for token, reason in (
             (provider.token(exp=time.time() - 31), "expired"),
             (provider.token(exp=None), 'missing the "exp" claim'),
+            (provider.token(exp=float("inf")), "must be an integer"),
             (provider.token(nbf=time.time() + 60), "not yet valid"),
             (provider.token(aud="elsewhere"), "Audience"),
             (provider.token(iss="https://thief"), "issuer"),
@@ -105,6 +106,8 @@ def test_other_tokens_are_rejected(provider: Provider, tmp_path: Path) -> None:
             with pytest.raises(SaslFailure, match=reason):
                 await verifier.verify(token)
         assert (await verifier.verify(provider.token(exp=time.time() - 5))).user == "alice", "clocks may differ a bit"
+        as_text = await verifier.verify(provider.token(exp=str(int(time.time()) + 300)))
+        assert as_text.expires_ms - system_clock() < 310_000
 
     run(story())
 

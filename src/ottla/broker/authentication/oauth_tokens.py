@@ -96,12 +96,13 @@ class OauthTokens:
                 leeway=self._leeway,
                 options={"require": ["exp"], "verify_aud": bool(self._audience), "verify_sub": False},
             )
-        except (jwt.PyJWTError, TypeError, ValueError) as error:
+            expires_ms = int(float(claims["exp"]) * 1000)
+        except (jwt.PyJWTError, TypeError, ValueError, OverflowError) as error:
             raise SaslFailure(f"the token was rejected: {error}") from None
         user = claims.get(self._user_claim)
         if not isinstance(user, str) or not user.strip():
             raise SaslFailure(f"the token has no claim {self._user_claim} with the name of the user")
-        return Token(user.strip(), int(claims["exp"] * 1000))
+        return Token(user.strip(), expires_ms)
 
     async def _key(self, key_id: str | None) -> Any:
         if key_id not in self._keys:

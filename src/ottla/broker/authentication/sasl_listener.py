@@ -169,6 +169,11 @@ class SaslConnection:
             return await self._step(token)
         except SaslFailure as failure:
             raise await self.fail(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
+        except Exception:
+            # A bug must not give a client another attempt.
+            self._state = State.FAILED
+            self._connection.end()
+            raise
         finally:
             self._is_busy = False
 
