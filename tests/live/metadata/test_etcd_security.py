@@ -4,6 +4,7 @@ import asyncio
 import base64
 import logging
 import ssl
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -77,15 +78,44 @@ def test_etcd_with_tls_is_checked_and_checks_the_broker(
 def guarded(etcd_program: str) -> Any:
     """An etcd in which user `ottla` may use the prefix /mine; tokens expire after a second."""
     with EtcdCluster(options=["--unsafe-no-fsync", "--auth-token=simple", "--auth-token-ttl=1"]) as etcd:
-        ask = etcd.members[0].ask
-        for name, password in (("root", PASSWORD), ("ottla", PASSWORD)):
-            ask("auth/user/add", {"name": name, "password": password})
-            ask("auth/role/add", {"name": name})
-            ask("auth/user/grant", {"user": name, "role": name})
-        permission = {"permType": "READWRITE", "key": text("/mine/"), "range_end": text("/mine0")}
-        ask("auth/role/grant", {"name": "ottla", "perm": permission})
-        ask("auth/enable", {})
+        enable_passwords(etcd)
         yield etcd
+
+
+def enable_passwords(etcd: EtcdCluster) -> None:
+    ask = etcd.members[0].ask
+    for name, password in (("root", PASSWORD), ("ottla", PASSWORD)):
+        ask("auth/user/add", {"name": name, "password": password})
+        ask("auth/role/add", {"name": name})
+        ask("auth/user/grant", {"user": name, "role": name})
+    permission = {"permType": "READWRITE", "key": text("/mine/"), "range_end": text("/mine0")}
+    ask("auth/role/grant", {"name": "ottla", "perm": permission})
+    ask("auth/enable", {})
+
+
+def test_a_change_of_users_makes_tokens_void_and_the_session_goes_on(etcd_program: str, tmp_path: Path) -> None:
+    """With JWT as tokens: etcd then calls the token old, which is another error than that of one that has expired."""
+    private, public = tmp_path / "jwt.key", tmp_path / "jwt.pem"
+    subprocess.run(["openssl", "genrsa", "-out", private, "2048"], check=True, capture_output=True)
+    subprocess.run(["openssl", "rsa", "-in", private, "-pubout", "-out", public], check=True, capture_output=True)
+    token = f"--auth-token=jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=10m"
+    access = EtcdAccess(user="ottla", password=PASSWORD)
+
+    async def story(etcd: EtcdCluster) -> None:
+        async with asyncio.timeout(30):
+            store = EtcdStore(parse_location(etcd.url("/mine")), access, session_timeout_ms=10_000)
+            await store.start()
+            await store.commit([Create("/a", b"0")])
+            member = etcd.members[0]
+            login = member.ask("auth/authenticate", {"name": "root", "password": PASSWORD})
+            etcd.headers["Authorization"] = login["token"]
+            member.ask("auth/user/add", {"name": "somebody", "password": PASSWORD})
+            await store.commit([Set("/a", b"1", 0)])
+            await store.close()
+
+    with EtcdCluster(options=["--unsafe-no-fsync", token]) as etcd:
+        enable_passwords(etcd)
+        asyncio.run(story(etcd))
 
 
 def test_a_user_needs_the_password_and_the_prefix_and_tokens_are_renewed(

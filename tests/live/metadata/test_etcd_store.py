@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -536,3 +537,37 @@ def test_a_renewal_counts_from_the_time_at_which_it_was_sent(
             assert not store.is_confirmed
 
     run(story)
+
+
+def test_an_etcd_restored_from_a_backup_is_refused_until_a_restart(etcd_program: str) -> None:
+    """Its last commits are gone: a broker that went on would mix both histories, and delete topics that the backup does
+    not know."""
+
+    async def story(etcd: EtcdCluster) -> None:
+        member, url = etcd.members[0], etcd.url("/restored")
+        # The lease is so long that the session itself is in the backup, and would survive.
+        async with opened(url, session_timeout_ms=3_000) as store, opened(url, session_timeout_ms=600_000) as old:
+            expired = asyncio.Event()
+            store.on_expired = expired.set
+            await old.commit([Create("/kept", b"")])
+            await asyncio.to_thread(member.stop)
+            shutil.copytree(member.home, etcd.home / "backup")
+            await asyncio.to_thread(member.start)
+            await old.commit([Create("/lost", b"")])
+            await store.sync()
+            await asyncio.to_thread(member.kill)
+            shutil.rmtree(member.home)
+            shutil.copytree(etcd.home / "backup", member.home)
+            await asyncio.to_thread(member.start)
+            await asyncio.wait_for(expired.wait(), 20)
+            for each in (old, store):
+                with pytest.raises((SessionExpired, StoreUnavailable)):
+                    await each.commit([Create("/new", b"")])
+                with pytest.raises(OttlaError, match=r"lost commits.*restored from a backup\?.*start them again"):
+                    await each.start()
+                assert not each.is_confirmed
+        async with opened(url) as restarted:
+            assert [entry.key for entry in await restarted.scan("/")] == ["/kept"]
+
+    with EtcdCluster() as etcd:
+        run(lambda: story(etcd))

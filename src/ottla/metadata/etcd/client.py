@@ -21,7 +21,7 @@ CONNECT_TIMEOUT_S = 1.0
 IDLE_CONNECTIONS_MAX = 4
 
 # gRPC's codes, as the gateway reports them.
-INVALID_ARGUMENT, NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 3, 5, 7, 8
+NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 5, 7, 8
 FAILED_PRECONDITION, OUT_OF_RANGE, UNAVAILABLE, UNAUTHENTICATED = 9, 11, 14, 16
 _TRANSIENT = (4, 10, UNAVAILABLE, 2, 1)
 """DEADLINE_EXCEEDED, ABORTED, UNAVAILABLE (no leader, timed out), UNKNOWN, CANCELLED: another member may answer."""
@@ -134,8 +134,8 @@ class EtcdClient:
         try:
             headers = await self._headers(connection)
             answer = _parse((await connection.post("/v3/" + path, data, headers))[1])
-            if _code(answer) == UNAUTHENTICATED and self._access.user is not None:
-                self._token = None  # it expired, as it does when it is not used or when etcd restarts
+            if _needs_new_token(answer) and self._access.user is not None:
+                self._token = None
                 headers = await self._headers(connection)
                 answer = _parse((await connection.post("/v3/" + path, data, headers))[1])
         except BaseException:
@@ -164,7 +164,7 @@ class EtcdClient:
 
     def _failure(self, answer: dict[str, Any]) -> Exception:
         code = _code(answer)
-        if code == UNAUTHENTICATED:
+        if _needs_new_token(answer):
             self._token = None
         message = str(answer.get("message") or answer.get("error") or "no reason given").removeprefix("etcdserver: ")
         if code in _TRANSIENT:
@@ -175,6 +175,15 @@ class EtcdClient:
 def _code(answer: dict[str, Any]) -> int | None:
     code = answer.get("code", answer.get("grpc_code"))
     return code if isinstance(code, int) else None
+
+
+def _needs_new_token(answer: dict[str, Any]) -> bool:
+    """A token expires when it is not used or when etcd restarts. A JWT is also void after any change of users or roles,
+    which is reported in other words, with codes that depend on etcd's version."""
+    return _code(answer) == UNAUTHENTICATED or (
+        _code(answer) is not None
+        and any(text in str(answer) for text in ("revision of auth store is old", "revision in header is old"))
+    )
 
 
 def _parse(data: bytes) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class SessionWrites:
                     self._version += 1
                     return Outcome(True, int(answer["header"]["revision"]))
                 own, *found = [each["response_range"].get("kvs", []) for each in answer["responses"]]
-                if not own:
+                if not own or int(own[0]["version"]) < self._version:
+                    # The key is gone, or older than it was: etcd has been restored from a backup.
                     raise SessionExpired()
                 if int(own[0]["version"]) != self._version:
                     self._version = int(own[0]["version"])

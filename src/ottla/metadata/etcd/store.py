@@ -88,6 +88,8 @@ class EtcdStore(MetadataStore):
         self._lease_id = 0
         """Of the session, also while it is being opened."""
         self._confirmed_at = 0.0
+        self._last_seen = 0
+        """The highest revision of a commit that this process has seen, in any session."""
         self._tasks: list[asyncio.Task[None]] = []
         self._watching: asyncio.Task[None] | None = None
         self._commits: set[asyncio.Task[None]] = set()
@@ -111,7 +113,7 @@ class EtcdStore(MetadataStore):
             except EtcdError as error:
                 await self.close()
                 raise OttlaError(f"etcd at {self.location} rejected the session: {error}", _hint(error)) from None
-            except (EtcdUnavailable, StoreUnavailable) as error:
+            except (EtcdUnavailable, StoreUnavailable, SessionExpired) as error:
                 if self._monotonic() >= give_up_at:
                     await self.close()
                     raise OttlaError(
@@ -145,6 +147,7 @@ class EtcdStore(MetadataStore):
             self._copy = LocalCopy(self._keys, f"//sessions/{lease_id:x}")
             self._writes = SessionWrites(self._client, self._keys, lease_id)
             self._large = LargeCommits(self._client, self._keys, lease_id, self._writes, self._copy)
+            self._check_history(await self._read_last_commit())
             await self._load()
             if self._lease_id != lease_id:
                 raise StoreUnavailable("the lease expired while the metadata was read")
@@ -266,12 +269,37 @@ class EtcdStore(MetadataStore):
         await self._delivered(copy, revision)
 
     async def _last_commit(self) -> int:
-        """The revision of the last commit of any session: a read that needs the consent of a majority."""
+        """The revision of the last commit of any session."""
+        seen = self._last_seen  # of answers that came before the question: they can overtake each other
+        revision = await self._read_last_commit()
+        if revision < seen:
+            log.error("%s: the last commit is at revision %d, but was at %d", self.location, revision, seen)
+            self._lose_session()  # the next one finds the same, and says what to do
+            raise SessionExpired()
+        self._last_seen = max(self._last_seen, revision)
+        return revision
+
+    async def _read_last_commit(self) -> int:
+        """A read that needs the consent of a majority."""
         found = await self._call("kv/range", {"key": self._keys.revision})
         return int(found["kvs"][0]["mod_revision"]) if found.get("kvs") else 0
 
+    def _check_history(self, revision: int) -> None:
+        """The last commit cannot be older than one that was seen, except in another history of etcd.
+
+        In a running broker, topics that this history does not have would look like deleted ones.
+        """
+        if revision < self._last_seen:
+            raise OttlaError(
+                f"etcd at {self.location} has lost commits: the last is at revision {revision}, this broker has seen "
+                f"{self._last_seen}. Was it restored from a backup?",
+                "Stop all brokers and start them again to continue with what etcd has now. Partitions that it does not "
+                "know stay on disk, in directories that end with -stray.",
+            )
+
     async def _delivered(self, copy: LocalCopy, revision: int) -> None:
         """Returns when watchers have everything up to a revision."""
+        self._last_seen = max(self._last_seen, revision)
         if not await self._reached(lambda: copy.delivered >= revision, GIVE_UP_S):
             raise StoreUnavailable(f"{self.location}: the watch does not deliver revision {revision}")
         self._require_session()
