@@ -1,7 +1,7 @@
 """Three questions of operators and their tools: does it live, can it serve, may it be stopped. Pure.
 
-`/healthz` is answered while the event loop runs, also during a long recovery: whoever restarts a broker because it does
-not serve yet makes it start its recovery again. `/readyz` says whether it serves. `/safe-to-stop` says whether a stop
+`/healthz` is answered while the event loop runs, also during a long recovery: restarting a broker because it does not
+serve yet would only start its recovery again. `/readyz` says whether it serves. `/safe-to-stop` says whether a stop
 would take away something that a later stop would not.
 """
 
@@ -58,7 +58,7 @@ class Health:
         if services is not None and not reasons:
             if not services.metadata.is_session_confirmed:
                 reasons.append("the metadata store does not answer, so what this broker knows may be old")
-            # The answer is the same for as long as the image is, whoever asks and how often.
+            # The answer depends on the image only: it is computed once for each.
             memo = services.image.memo
             if self not in memo:
                 memo[self] = losses(services, self._broker_id)
