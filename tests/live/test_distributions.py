@@ -18,9 +18,9 @@ from ottla.protocol import _speedups
 
 ROOT = Path(__file__).parents[2]
 NAMES = [
-    *("src", "tests", "docs", "bench", "examples", "tools", ".ci", ".github"),
+    *("src", "tests", "docs", "bench", "examples", "tools", "deploy", ".ci", ".github"),
     *("run", "setup.py", "pyproject.toml", "constraints.txt", "MANIFEST.in", "LICENSE"),
-    *(".gitignore", ".pre-commit-config.yaml"),
+    *(".gitignore", ".dockerignore", ".pre-commit-config.yaml"),
 ]
 MEGABYTE = 1_000_000
 
