@@ -35,6 +35,7 @@ from bench import (
     startup,
     stores,
     throughput,
+    tls,
     transactions,
     wire,
 )
@@ -60,6 +61,7 @@ SUITES = (
     "stores",
     "scale",
     "acls",
+    "tls",
 )
 
 OWN: dict[str, Callable[..., None]] = {
@@ -75,7 +77,12 @@ OWN: dict[str, Callable[..., None]] = {
 }
 """Suites that start their own brokers and contenders."""
 
-NAMED: dict[str, Callable[..., None]] = {"startup": startup.run, "cluster": cluster.run, "cores": cores.run}
+NAMED: dict[str, Callable[..., None]] = {
+    "startup": startup.run,
+    "cluster": cluster.run,
+    "cores": cores.run,
+    "tls": tls.run,
+}
 """Suites that start the chosen contenders themselves."""
 
 EXAMPLES = """\

@@ -1,6 +1,7 @@
 """Records per second with confluent-kafka, and the broker's CPU time per record."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from bench.brokers import PARTITIONS, Contender
@@ -55,7 +56,9 @@ def note(results: Results, name: str, size: int, acks: str, figures: dict[str, f
         results.add(SUITE, f"broker CPU, {label}", "µs/record", name, figures[f"{way} cpu"])
 
 
-def produce(bootstrap: str, topic: str, size: int, acks: str, count: int) -> None:
+def produce(
+    bootstrap: str, topic: str, size: int, acks: str, count: int, security: Mapping[str, str] | None = None
+) -> None:
     from confluent_kafka import Producer
 
     producer = Producer(
@@ -66,6 +69,7 @@ def produce(bootstrap: str, topic: str, size: int, acks: str, count: int) -> Non
             "queue.buffering.max.messages": 500_000,
             "queue.buffering.max.kbytes": 500_000,
             "log_level": 0,
+            **(security or {}),
         }
     )
     failures: list[str] = []
@@ -88,7 +92,7 @@ def produce(bootstrap: str, topic: str, size: int, acks: str, count: int) -> Non
     assert not failures, failures[0]
 
 
-def consume(bootstrap: str, topic: str, count: int) -> tuple[int, float]:
+def consume(bootstrap: str, topic: str, count: int, security: Mapping[str, str] | None = None) -> tuple[int, float]:
     """Consumes a topic from the beginning to its end: (records, seconds since the first record)."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -100,6 +104,7 @@ def consume(bootstrap: str, topic: str, count: int) -> tuple[int, float]:
             "auto.offset.reset": "earliest",
             "fetch.queue.backoff.ms": 10,
             "log_level": 0,
+            **(security or {}),
         }
     )
     partitions = [TopicPartition(topic, p) for p in range(PARTITIONS)]

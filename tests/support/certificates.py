@@ -80,7 +80,7 @@ class Authority:
         subject: str = "CN=localhost",
         *,
         hosts: Sequence[str] = ("localhost", "127.0.0.1"),
-        days: tuple[int, int] = (-1, 30),
+        days: tuple[float, float] = (-1, 30),
         uses_rsa: bool = False,
     ) -> Issued:
         """`days` are the beginning and the end of its validity, counted from today."""
@@ -88,7 +88,7 @@ class Authority:
         return Issued(key, self._sign(name_of(subject), key, is_authority=False, days=days, hosts=hosts))
 
     def _sign(
-        self, subject: x509.Name, key: Key, *, is_authority: bool, days: tuple[int, int], hosts: Sequence[str]
+        self, subject: x509.Name, key: Key, *, is_authority: bool, days: tuple[float, float], hosts: Sequence[str]
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         issuer = subject if is_authority else self.certificate.subject

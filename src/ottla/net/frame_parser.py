@@ -20,6 +20,8 @@ LARGE_FRAME_BYTES = 32 * 1024
 """From this size on a frame is received into its own memory instead of being copied."""
 FIRST_ALLOCATION_BYTES = 256 * 1024
 """Memory that a size prefix alone can claim."""
+TLS_HANDSHAKE = 0x1603
+"""What a client that uses TLS begins with: a record of the kind handshake, of TLS 1.x."""
 
 Frame = bytes | memoryview
 
@@ -105,6 +107,8 @@ class FrameParser:
             size: int = _read_size(view, position)[0]
             if not 0 <= size <= max_frame_bytes:
                 self.error = f"invalid frame size {size} (limit {self.max_frame_bytes})"
+                if size >> 16 == TLS_HANDSHAKE:
+                    self.error += ": the client uses TLS, and this listener does not"
                 return frames
             if start + size > end:
                 if size + 4 >= LARGE_FRAME_BYTES:

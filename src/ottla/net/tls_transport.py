@@ -27,6 +27,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     __slots__ = (
         "__weakref__",
         "_connection",
+        "_has_begun",
         "_has_turn",
         "_incoming",
         "_is_delivering",
@@ -47,6 +48,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._raw: asyncio.Transport
         self._is_secured = self._is_paused = self._has_turn = self._is_delivering = False
+        self._has_begun = False  # the handshake: the client has said hello, and not yet finished
         self.client_host, self.client_port = "", 0
 
     # --- the protocol of the socket -----------------------------------------------------------------------
@@ -60,6 +62,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._server.newcomers.remove(self)
         if self._is_secured:
             self._connection.connection_lost(error)
+        elif error is not None:
+            self._lost_during_handshake()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._server.encrypted_view
@@ -83,7 +87,17 @@ class TlsTransport(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         if self._is_secured:
             self._connection.eof_received()
+        else:
+            self._lost_during_handshake()
         return False
+
+    def _lost_during_handshake(self) -> None:
+        """Clients written with asyncio hang up on a certificate that they do not accept, without an alert."""
+        if self._has_begun:
+            self._has_begun = False
+            self._server.handshake_failed(
+                self, "the client hung up; maybe it does not accept this broker's certificate"
+            )
 
     def pause_writing(self) -> None:
         if self._is_secured:
@@ -104,10 +118,12 @@ class TlsTransport(asyncio.BufferedProtocol):
         try:
             self._session.do_handshake()
         except ssl.SSLWantReadError:
+            self._has_begun = True
             self._flush()
             self._raw.resume_reading()
             return
         except (ssl.SSLError, ValueError) as error:
+            self._has_begun = False
             self._flush()  # the alert that tells the peer why
             self._server.handshake_failed(self, _reason(error))
             self._raw.close()

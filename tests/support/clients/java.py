@@ -23,7 +23,9 @@ class JavaClient(ForeignClient):
     name = "java"
     offset_specs = frozenset({"earliest", "latest", "timestamp", "max_timestamp"})
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        """`options` are those of the command java, such as -Dname=value."""
+        self._options = options
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
@@ -57,6 +59,7 @@ class JavaClient(ForeignClient):
                     "-Xmx256m",
                     "-XX:+UseSerialGC",
                     "-XX:TieredStopAtLevel=1",
+                    *self._options,
                     # Without a configuration log4j reports errors alone, on standard error.
                     "-cp",
                     f"{extras_directory() / 'java'}:{class_path()}",

@@ -10,10 +10,12 @@ Its listeners, by name (`secure_kafka.addresses[name]` is host:port on localhost
 - `PLAINTEXT`: no security; the fixture's own, and a place to make a mistake
 - `SSL`: TLS; `MTLS`: TLS with a required client certificate
 - `SASL_SSL`, `SASL_PLAINTEXT`: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER (tokens without signature)
+- `EXPIRED`, `ELSEWHERE`: TLS with a certificate that has expired, or that is for another host
 - `BRIEF`: SASL_PLAINTEXT with sessions of 2 seconds (connections.max.reauth.ms, KIP-368)
 
 The users ADMIN and ALICE have their password in `PASSWORDS` for PLAIN and SCRAM. The certificates are in
-`secure_kafka.directory`: `ca.pem`, `alice.pem` (key and chain of CN=alice), `stranger.pem` (of another CA).
+`secure_kafka.directory`: `ca.pem`, `alice.pem` (key and chain of CN=alice), `stranger.pem` (of another CA,
+`another-ca.pem`).
 There is no authorizer, unless SecureKafkaProcess gets `overrides` with one.
 """
 
@@ -30,6 +32,8 @@ PASSWORDS = {ADMIN: "admin-s3cr3t", ALICE: "alice-s3cr3t"}
 LISTENERS = {
     "SSL": "SSL",
     "MTLS": "SSL",
+    "EXPIRED": "SSL",
+    "ELSEWHERE": "SSL",
     "SASL_SSL": "SASL_SSL",
     "SASL_PLAINTEXT": "SASL_PLAINTEXT",
     "BRIEF": "SASL_PLAINTEXT",
@@ -95,6 +99,8 @@ def security_settings(directory: Path) -> dict[str, str]:
         "ssl.keystore.type": "PEM",
         "ssl.truststore.location": str(directory / "ca.pem"),
         "ssl.truststore.type": "PEM",
+        "listener.name.expired.ssl.keystore.location": str(directory / "expired.pem"),
+        "listener.name.elsewhere.ssl.keystore.location": str(directory / "elsewhere.pem"),
         "listener.name.mtls.ssl.client.auth": "required",
         "listener.name.brief.connections.max.reauth.ms": str(SESSION_MS),
     }
@@ -115,13 +121,18 @@ def security_settings(directory: Path) -> dict[str, str]:
     return settings
 
 
-def write_certificates(directory: Path) -> None:
+def write_certificates(directory: Path, expired_after_s: float = -60) -> None:
+    """`expired.pem` expires so many seconds from now."""
     directory.mkdir(parents=True, exist_ok=True)
     authority = Authority()
     authority.write(directory / "ca.pem")
     authority.issue("CN=broker").write(directory / "broker.pem")
+    authority.issue("CN=broker", days=(-30, expired_after_s / 86_400)).write(directory / "expired.pem")
+    authority.issue("CN=broker", hosts=["elsewhere.example"]).write(directory / "elsewhere.pem")
     authority.issue(f"CN={ALICE}").write(directory / "alice.pem")
-    Authority("CN=another authority").issue("CN=stranger").write(directory / "stranger.pem")
+    another = Authority("CN=another authority")
+    another.write(directory / "another-ca.pem")
+    another.issue("CN=stranger").write(directory / "stranger.pem")
 
 
 def shared_secure_kafka(directory: Path, owner_pid: int) -> SecureKafka:

@@ -13,7 +13,6 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ottla.broker.authentication.oauth_tokens import OauthTokens, _SafeRedirects
 from ottla.broker.settings.listener_security import ListenerSettings
@@ -22,36 +21,8 @@ from ottla.errors import ConfigError
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.security.sasl.client_exchanges import OauthBearerExchange
 from ottla.security.sasl.server_exchanges import SaslFailure
+from tests.support.identity_provider import Provider
 from tests.support.secure_brokers import connected, principals, running_broker
-
-
-class Provider:
-    """An identity provider: signs tokens, and publishes its keys in a file."""
-
-    def __init__(self, directory: Path) -> None:
-        self.file = directory / "keys.json"
-        self.keys: dict[str, Any] = {}
-        self.rotate("first")
-
-    def rotate(self, key_id: str, *, uses_rsa: bool = False) -> None:
-        self.key_id = key_id
-        self.key: Any = rsa.generate_private_key(65537, 2048) if uses_rsa else ec.generate_private_key(ec.SECP256R1())
-        self.algorithm = "RS256" if uses_rsa else "ES256"
-        algorithm = jwt.get_algorithm_by_name(self.algorithm)
-        self.keys[key_id] = {**algorithm.to_jwk(self.key.public_key(), as_dict=True), "kid": key_id, "use": "sig"}
-        self.file.write_text(json.dumps({"keys": list(self.keys.values())}))
-
-    def token(self, **claims: Any) -> str:
-        content = {"sub": "alice", "aud": "kafka", "iss": "https://idp", "exp": time.time() + 300, **claims}
-        content = {name: value for name, value in content.items() if value is not None}
-        return jwt.encode(content, self.key, self.algorithm, headers={"kid": self.key_id})
-
-    def settings(self, **more: str) -> dict[str, str]:
-        return {
-            "sasl.oauthbearer.jwks.endpoint.url": self.file.as_uri(),
-            "sasl.oauthbearer.expected.audience": "kafka,other",
-            "sasl.oauthbearer.expected.issuer": "https://idp",
-        } | {f"sasl.oauthbearer.{name.replace('_', '.')}": value for name, value in more.items()}
 
 
 @pytest.fixture

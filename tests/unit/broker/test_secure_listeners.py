@@ -149,6 +149,28 @@ def test_a_client_without_tls_is_told_apart_in_the_log(
     assert "TLS handshake failed: the client does not use TLS" in caplog.text
 
 
+def test_a_client_that_hangs_up_on_the_certificate_is_in_the_log(
+    security: Security, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio's TLS sends no alert. A connection that began no handshake, such as a health check, is not logged."""
+
+    async def story() -> None:
+        async with running_broker(tmp_path, security.settings("SSL")) as broker:
+            async with connected(broker):
+                pass
+            with pytest.raises(ssl.SSLCertVerificationError):
+                async with connected(broker, ssl.create_default_context()):
+                    pass
+            assert broker.server is not None
+            while not broker.server.failed_handshakes:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    caplog.set_level(logging.INFO)
+    run(story())
+    assert caplog.text.count("TLS handshake failed") == 1
+    assert "the client hung up; maybe it does not accept this broker's certificate" in caplog.text
+
+
 def test_new_certificates_are_used_without_a_restart(security: Security, tmp_path: Path) -> None:
     """Connections that exist go on; a broken file changes nothing."""
 

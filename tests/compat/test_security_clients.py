@@ -1,0 +1,190 @@
+"""Other people's clients on a secured Ottla: each way to log in, and what each says when something is wrong.
+
+The default lane has one login and one wrong password for each client; the whole table is in the long lane, where
+Apache Kafka gets the same mistakes and each client must answer with the same kind of error.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from ottla import Producer
+from tests.support.clients import secured
+from tests.support.clients.secured import CLIENTS, OK, Login, Outcome, attempt
+from tests.support.processes.secure_oracle import ALICE, MECHANISMS, PASSWORDS, SecureKafka
+from tests.support.processes.secure_ottla import SecureOttla, secure_ottla
+from tests.support.waiting import eventually
+
+MARKS = {"java": [pytest.mark.java], "kcat": [pytest.mark.kcat]}
+EACH_CLIENT = pytest.mark.parametrize("client", [pytest.param(name, marks=MARKS.get(name, [])) for name in CLIENTS])
+
+LOGINS = [
+    ("SSL", ""),
+    ("MTLS", ""),
+    *((listener, mechanism) for listener in ("SASL_PLAINTEXT", "SASL_SSL") for mechanism in MECHANISMS),
+]
+
+BAD_LOGIN = r"authentication of 127\.0\.0\.1:\d+ on listener SASL_SSL failed: "
+BAD_CERTIFICATE = (
+    r"TLS handshake failed: (the client does not (trust|accept) this broker's certificate"
+    r"|the client says that this broker's certificate has expired|the client hung up)"
+)
+
+
+class Mistake(NamedTuple):
+    """Something wrong in the settings of a client."""
+
+    listener: str
+    protocol: str
+    log: str
+    """What the broker logs."""
+    kind: str
+    others: tuple[tuple[str, str], ...] = ()
+    """The kinds of clients that say something else, because the connection is just closed or they do not tell."""
+    mechanism: str = ""
+    user: str = ALICE
+    password: str = "wrong"
+    authority: str = "ca.pem"
+    certificate: str = ""
+
+
+# aiokafka reads what the broker says after its part of the handshake as the end of the connection.
+NO_ALERT = (("aiokafka", "connection"),)
+# kafka-python often notices the end of the connection first.
+END_FIRST = (("kafka-python", "authentication connection"),)
+# The Java client tries again until its time is over; some others name TLS as a possible reason.
+GUESSES = (("librdkafka", "tls connection"), ("kafka-python", "tls connection"), ("kcat", "tls connection"))
+
+MISTAKES = {
+    "wrong password, PLAIN": Mistake("SASL_SSL", "SASL_SSL", BAD_LOGIN, "authentication", END_FIRST, "PLAIN"),
+    "wrong password, SCRAM-SHA-256": Mistake(
+        "SASL_SSL", "SASL_SSL", BAD_LOGIN, "authentication", END_FIRST, "SCRAM-SHA-256"
+    ),
+    "wrong password, SCRAM-SHA-512": Mistake(
+        "SASL_SSL", "SASL_SSL", BAD_LOGIN, "authentication", END_FIRST, "SCRAM-SHA-512"
+    ),
+    # aiokafka does not read the broker's refusal of a token.
+    "token of a thief": Mistake(
+        "SASL_SSL", "SASL_SSL", BAD_LOGIN, "authentication", (*END_FIRST, *NO_ALERT), "OAUTHBEARER"
+    ),
+    "unknown user, PLAIN": Mistake("SASL_SSL", "SASL_SSL", BAD_LOGIN, "authentication", END_FIRST, "PLAIN", "nobody"),
+    "unknown user, SCRAM-SHA-512": Mistake(
+        "SASL_SSL", "SASL_SSL", BAD_LOGIN, "authentication", END_FIRST, "SCRAM-SHA-512", "nobody"
+    ),
+    "server's certificate is for another host": Mistake("ELSEWHERE", "SSL", BAD_CERTIFICATE, "tls"),
+    "client does not trust the server's CA": Mistake("SSL", "SSL", BAD_CERTIFICATE, "tls", authority="another-ca.pem"),
+    "server does not trust the client's CA": Mistake(
+        "MTLS", "SSL", "the client's certificate was rejected", "tls", NO_ALERT, certificate="stranger.pem"
+    ),
+    "no client certificate": Mistake("MTLS", "SSL", "the client has no certificate", "tls", NO_ALERT),
+    "plain client on a TLS port": Mistake("SSL", "PLAINTEXT", "the client does not use TLS", "connection", GUESSES),
+    "TLS client on a plain port": Mistake("PLAINTEXT", "SSL", "the client uses TLS", "connection", GUESSES),
+    "client without SASL": Mistake("SASL_PLAINTEXT", "PLAINTEXT", "requires SASL", "connection", GUESSES),
+    "server's certificate has expired": Mistake("EXPIRED", "SSL", BAD_CERTIFICATE, "tls"),
+}
+
+
+@pytest.fixture(scope="module")
+def secured_ottla(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureOttla]:
+    with secure_ottla(tmp_path_factory.mktemp("security")) as running:
+        yield running
+        secured.java.close()
+
+
+def login(ottla: SecureOttla, listener: str, mechanism: str) -> Login:
+    directory = ottla.shared.directory
+    return Login(
+        ottla.shared.addresses[listener],
+        "SSL" if listener == "MTLS" else listener,
+        mechanism,
+        ALICE,
+        PASSWORDS[ALICE],
+        ottla.token_url,
+        ottla.provider.token(),
+        str(directory / "ca.pem"),
+        str(directory / "alice.pem") if listener == "MTLS" else "",
+    )
+
+
+def mistaken(where: SecureKafka, mistake: Mistake, token_url: str = "", token: str = "") -> Login:
+    return Login(
+        where.addresses[mistake.listener],
+        mistake.protocol,
+        mistake.mechanism,
+        mistake.user,
+        mistake.password,
+        token_url,
+        token,
+        str(where.directory / mistake.authority),
+        str(where.directory / mistake.certificate) if mistake.certificate else "",
+    )
+
+
+def refused(ottla: SecureOttla, client: str, name: str, topic: str) -> Outcome:
+    """Makes the mistake: the client is told, the broker logs why, and others are served."""
+    mistake = MISTAKES[name]
+    if mistake.listener == "EXPIRED":
+        time.sleep(max(0.0, ottla.expires_at + 1 - time.monotonic()))
+    log_size = len(ottla.broker.log)
+    outcome = attempt(client, mistaken(ottla.shared, mistake, ottla.token_url, ottla.thief.token()), topic)
+    assert outcome.kind in dict(mistake.others).get(client, mistake.kind).split(), outcome
+    assert mistake.password not in outcome.text.replace("wrong version", "")
+
+    def lines() -> list[str]:
+        return [line for line in ottla.broker.log[log_size:].splitlines() if " leader " not in line]
+
+    eventually(lambda: bool(lines()))
+    for line in lines():
+        assert re.search(mistake.log, line), line
+    with Producer({"bootstrap.servers": ottla.shared.addresses["PLAINTEXT"]}) as bystander:
+        bystander.send("bystander", b"x").result(10)
+    return outcome
+
+
+def skip_unless_possible(client: str, mechanism: str) -> None:
+    if (client, mechanism) == ("kcat", "OAUTHBEARER"):
+        pytest.skip("kcat of Debian is built without OAUTHBEARER's token endpoint")
+
+
+@EACH_CLIENT
+def test_a_client_logs_in_over_tls(secured_ottla: SecureOttla, client: str, topic: str) -> None:
+    assert attempt(client, login(secured_ottla, "SASL_SSL", "SCRAM-SHA-512"), topic) == OK
+
+
+@EACH_CLIENT
+def test_a_wrong_password_is_said_at_once_and_disturbs_nobody(
+    secured_ottla: SecureOttla, client: str, topic: str
+) -> None:
+    refused(secured_ottla, client, "wrong password, SCRAM-SHA-512", topic)
+
+
+@pytest.mark.long
+@EACH_CLIENT
+@pytest.mark.parametrize(("listener", "mechanism"), LOGINS)
+def test_each_way_to_log_in(secured_ottla: SecureOttla, client: str, listener: str, mechanism: str, topic: str) -> None:
+    skip_unless_possible(client, mechanism)
+    assert attempt(client, login(secured_ottla, listener, mechanism), topic) == OK
+
+
+@pytest.mark.long
+@EACH_CLIENT
+@pytest.mark.parametrize("name", MISTAKES)
+def test_each_mistake(secured_ottla: SecureOttla, client: str, name: str, topic: str) -> None:
+    skip_unless_possible(client, MISTAKES[name].mechanism)
+    refused(secured_ottla, client, name, topic)
+
+
+@pytest.mark.long
+@pytest.mark.oracle
+@EACH_CLIENT
+@pytest.mark.parametrize("name", [name for name, each in MISTAKES.items() if each.mechanism != "OAUTHBEARER"])
+def test_apache_kafka_lets_each_client_fail_with_the_same_kind_of_error(
+    secure_kafka: SecureKafka, client: str, name: str, topic: str
+) -> None:
+    """The kinds that `test_each_mistake` expects of Ottla. Of its tokens, Apache Kafka would accept any."""
+    mistake = MISTAKES[name]
+    outcome = attempt(client, mistaken(secure_kafka, mistake), topic)
+    assert outcome.kind in dict(mistake.others).get(client, mistake.kind).split(), outcome
