@@ -29,7 +29,7 @@ from tests.support.processes.secure_ottla import secure_ottla
 
 SUITE = "tls"
 MECHANISM = "SCRAM-SHA-512"
-COUNTS = {100: 500_000, 1000: 100_000}
+COUNTS = {100: 1_000_000, 1000: 400_000}
 CONNECTIONS = 2_000
 Secured = tuple[Contender, SecureKafka]
 
