@@ -82,15 +82,20 @@ class ClusterChanges(ABC):
                 log.info("topic %s created: %d partitions", result.name, result.partitions)
         return results
 
-    def start_creating(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
-        """Creates topics in the background. Returns at once what is wrong with them, or that they will be created."""
+    def start_creating(
+        self, topics: "Iterable[NewTopic]", refuses: "Callable[[TopicResult], bool]" = lambda result: False
+    ) -> "list[TopicResult]":
+        """Creates topics in the background. Returns at once what is wrong with them, or that they will be created.
+
+        `refuses` is asked about each topic that could be created now, and may still prevent it.
+        """
         from ottla.metadata import controller
 
         missing = [topic for topic in topics if topic.name not in self._creating]
         # Clients ask again for topics that are still unknown.
         missing = missing[: max(0, CREATING_MAX - len(self._creating))]
         results = controller.create_topics(self._image, missing, self._rules, new_topic_id).reply
-        possible = {result.name for result in results if result.error == ErrorCode.NONE}
+        possible = {result.name for result in results if result.error == ErrorCode.NONE and not refuses(result)}
         wanted = [topic for topic in missing if topic.name in possible]
         for start in range(0, len(wanted), CREATED_AT_ONCE):
             self._create_once(wanted[start : start + CREATED_AT_ONCE]).add_done_callback(_log_failure)

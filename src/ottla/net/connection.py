@@ -33,6 +33,9 @@ SPARE_FRAME_BYTES = 16 * 1024 * 1024
 GREETING_BYTES_MAX = 1 << 20
 """An ApiVersions response has a few hundred bytes. Far more means that the peer speaks another protocol."""
 
+MUTES_SINCE_FETCH = 8
+"""Brokers that serve this version of Fetch answer at once and do not read for a while; older ones answer late."""
+
 IS_LINUX = sys.platform == "linux"
 SOFTWARE_NAME = "ottla"
 _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
@@ -48,13 +51,16 @@ class Answer(NamedTuple):
 class _Pending:
     """A request without a response yet."""
 
-    __slots__ = ("api_key", "correlation_id", "future", "timer", "version")
+    __slots__ = ("api_key", "correlation_id", "future", "timeout_ms", "timer", "version")
 
-    def __init__(self, api_key: int, version: int, correlation_id: int, future: "asyncio.Future[Answer]") -> None:
+    def __init__(
+        self, api_key: int, version: int, correlation_id: int, future: "asyncio.Future[Answer]", timeout_ms: int
+    ) -> None:
         self.api_key = api_key
         self.version = version
         self.correlation_id = correlation_id
         self.future = future
+        self.timeout_ms = timeout_ms
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -63,7 +69,7 @@ class _Dropped(KafkaError):
 
 
 class _Held(NamedTuple):
-    """A request that waits until the client has authenticated again."""
+    """A request that waits until the client has authenticated again, or has paused as long as the broker wants."""
 
     api_key: int
     version: int
@@ -88,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         request_timeout_ms: int,
         on_closed: Callable[["Connection"], None] | None,
         security: ClientSecurity | None = None,
+        on_throttled: Callable[[int, int], None] | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.security = security
@@ -99,13 +106,15 @@ class Connection(asyncio.BufferedProtocol):
         """The cluster's finalized features, by name."""
         self.closed_by: KafkaError | None = None
         self._on_closed = on_closed
+        self._on_throttled = on_throttled
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._lost = self._loop.create_future()
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 0
         self._first_id: int | None = None  # of the first request after the connection was ready
-        self._held: deque[_Held] | None = None  # not None while the client authenticates again
+        self._held: deque[_Held] | None = None  # not None while the client authenticates again or is throttled
+        self._throttle_timer: asyncio.TimerHandle | None = None
         self._was_dropped_at_first = False
         self._session_timer: asyncio.TimerHandle | None = None
         self._reauthentication: asyncio.Task[None] | None = None
@@ -129,18 +138,21 @@ class Connection(asyncio.BufferedProtocol):
         on_closed: Callable[["Connection"], None] | None = None,
         security: ClientSecurity | None = None,
         may_need_sasl: bool = False,
+        on_throttled: Callable[[int, int], None] | None = None,
     ) -> Self:
         """Connects, secures the connection, and negotiates API versions: when it returns, requests may be sent.
 
         Raises NETWORK_EXCEPTION with the address and the reason, or AuthenticationError if TLS or the login failed.
         With `may_need_sasl`, a client without a login finds out first whether the listener requires one.
+        `on_throttled(api_key, throttle_ms)` is told of each pause that the broker demands.
         """
+        make = functools.partial(cls, endpoint, client_id, request_timeout_ms, on_closed, security, on_throttled)
         connection: Self | None = None
         is_ready = False
         try:
             async with asyncio.timeout(connect_timeout_ms / 1000):
                 try:
-                    connection = await cls._connect(endpoint, client_id, request_timeout_ms, on_closed, security)
+                    connection = await cls._connect(make, endpoint, security)
                     await connection._negotiate()  # noqa: SLF001 - its own class
                 except _Dropped as error:
                     raise await _explain_drop(endpoint, security) from error
@@ -158,17 +170,9 @@ class Connection(asyncio.BufferedProtocol):
         return connection
 
     @classmethod
-    async def _connect(
-        cls,
-        endpoint: Endpoint,
-        client_id: str,
-        request_timeout_ms: int,
-        on_closed: Any,
-        security: ClientSecurity | None,
-    ) -> Self:
+    async def _connect(cls, make: Callable[[], Self], endpoint: Endpoint, security: ClientSecurity | None) -> Self:
         """Opens the socket, with TLS if the client uses it."""
         loop = asyncio.get_running_loop()
-        make = functools.partial(cls, endpoint, client_id, request_timeout_ms, on_closed, security)
         context = security.context if security is not None else None
         if context is None:
             return (await loop.create_connection(make, endpoint.host, endpoint.port))[1]
@@ -189,6 +193,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def in_flight(self) -> int:
         return len(self._pending) + len(self._held or ())
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the broker wants no request now: the client is above a quota."""
+        return self._throttle_timer is not None
 
     @property
     def was_dropped_at_first(self) -> bool:
@@ -270,8 +279,8 @@ class Connection(asyncio.BufferedProtocol):
         if not expects_response:
             future.set_result(Answer(None, version))
             return future
-        pending = _Pending(api_key, version, correlation_id, future)
         timeout_ms = self.request_timeout_ms if timeout_ms is None else timeout_ms
+        pending = _Pending(api_key, version, correlation_id, future, timeout_ms)
         pending.timer = self._loop.call_later(timeout_ms / 1000, self._time_out, pending, timeout_ms)
         self._pending.append(pending)
         return future
@@ -321,13 +330,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_reauthentication(self, login: Login) -> None:
         """Holds new requests: until the new login is complete, the broker accepts nothing else (KIP-368)."""
-        self._held = deque()
+        if self._held is None:
+            self._held = deque()
         self._reauthentication = self._loop.create_task(self._reauthenticate(login))
 
     async def _reauthenticate(self, login: Login) -> None:
         try:
             if self._pending:  # responses arrive in order, so the last one comes last
                 await asyncio.wait([self._pending[-1].future])
+            while self._throttle_timer is not None:
+                await asyncio.sleep(self._throttle_timer.when() - self._loop.time())
             await self._authenticate(login)
         except KafkaError as error:
             self._fail(error)
@@ -335,10 +347,46 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"authenticating at {self.endpoint}: {error!r}"))
             raise
         finally:
-            held, self._held = self._held or (), None
+            self._reauthentication = None
+            self._release()
+
+    def _release(self) -> None:
+        """Sends the requests that were held, unless there is another reason to hold them."""
+        if self._reauthentication is not None or self._throttle_timer is not None:
+            return
+        held, self._held = self._held or (), None
         for request in held:
             if not request.future.done() and self.closed_by is None:
                 self._write(*request)
+
+    # --- quotas -------------------------------------------------------------------------------------------
+
+    def _throttle(self, api_key: int, throttle_ms: int) -> None:
+        """Sends nothing for a while: the client is above a quota, and the broker does not read requests (KIP-219).
+
+        Requests that are on their way get more time, and held ones have theirs from when they are sent.
+        """
+        if self.api_versions.get(ApiKey.FETCH, (0, MUTES_SINCE_FETCH))[1] < MUTES_SINCE_FETCH:
+            return  # a broker before Kafka 2.0 has waited itself, before it answered
+        if self._on_throttled is not None:
+            self._on_throttled(api_key, throttle_ms)
+        until = self._loop.time() + throttle_ms / 1000
+        for pending in self._pending:
+            if pending.timer is not None:
+                pending.timer.cancel()
+                at = pending.timer.when() + throttle_ms / 1000
+                pending.timer = self._loop.call_at(at, self._time_out, pending, pending.timeout_ms)
+        if self._throttle_timer is not None:
+            if self._throttle_timer.when() >= until:
+                return
+            self._throttle_timer.cancel()
+        if self._held is None:
+            self._held = deque()
+        self._throttle_timer = self._loop.call_at(until, self._end_throttle)
+
+    def _end_throttle(self) -> None:
+        self._throttle_timer = None
+        self._release()
 
     def _time_out(self, pending: _Pending, timeout_ms: int) -> None:
         detail = f"{API[pending.api_key].name} got no response from {self.endpoint} within {timeout_ms} ms"
@@ -425,6 +473,8 @@ class Connection(asyncio.BufferedProtocol):
                 pending.future.set_exception(fault)
             self._fail(fault)
             return
+        if (throttle_ms := getattr(message, "throttle_time_ms", 0)) > 0:
+            self._throttle(pending.api_key, throttle_ms)
         if not pending.future.done():
             pending.future.set_result(Answer(message, version))
 
@@ -451,6 +501,9 @@ class Connection(asyncio.BufferedProtocol):
         self.closed_by = error
         if self._session_timer is not None:
             self._session_timer.cancel()
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
+            self._throttle_timer = None
         if self._transport is not None:
             self._transport.abort()
         for pending in self._pending:

@@ -18,6 +18,8 @@ from ottla.types import Endpoint
 DROPS_MAX = 3
 """After so many TLS handshakes that were dropped, a client that never had a connection is told why it has none."""
 
+THROTTLED_LOAD = 1_000_000
+
 log = logging.getLogger("ottla.net")
 
 
@@ -41,12 +43,15 @@ class Peers:
         reconnect_backoff: Backoff = Backoff(50, 1_000),
         security: ClientSecurity | None = None,
         rng: random.Random | None = None,
+        on_throttled: Callable[[int, int], None] | None = None,
     ) -> None:
         self.client_id = client_id
         self.connect_timeout_ms = connect_timeout_ms
         self.request_timeout_ms = request_timeout_ms
         self.reconnect_backoff = reconnect_backoff
         self.security = security
+        self.on_throttled = on_throttled
+        """Called with (API key, milliseconds) when a broker demands a pause."""
         self.random = rng if rng is not None else random.Random()
         self._nodes: dict[int, Endpoint] = {}
         self._links: dict[tuple[int, str], _Link] = {}
@@ -92,11 +97,14 @@ class Peers:
         return future
 
     def load(self, node_id: int) -> int | None:
-        """The number of pending requests of a node, to choose the least loaded. None while it cannot be reached."""
+        """The number of pending requests of a node, to choose the least loaded. None while it cannot be reached.
+
+        A node that wants no request now, because the client is above a quota, counts as the most loaded.
+        """
         links = [link for (node, _), link in self._links.items() if node == node_id]
         if any(link.failures for link in links):
             return None
-        return sum(link.waiting_count for link in links)
+        return sum(link.waiting_count + THROTTLED_LOAD * link.is_throttled for link in links)
 
     def is_connected(self, node_id: int) -> bool:
         return any(link.is_connected for (node, _), link in self._links.items() if node == node_id)
@@ -165,6 +173,10 @@ class _Link:
         return self.connection is not None and not self.connection.is_closed
 
     @property
+    def is_throttled(self) -> bool:
+        return self.connection is not None and self.connection.is_throttled
+
+    @property
     def waiting_count(self) -> int:
         return len(self._queue) + (self.connection.in_flight if self.connection is not None else 0)
 
@@ -200,6 +212,7 @@ class _Link:
                 on_closed=self._on_lost,
                 security=self._peers.security,
                 may_need_sasl=self._may_need_sasl,
+                on_throttled=self._peers.on_throttled,
             )
         except KafkaError as error:
             self._back_off()

@@ -89,8 +89,9 @@ class SaslBroker(asyncio.Protocol):
     def answer(self, key: int, version: int, correlation_id: int, message: Any) -> None:
         self.transport.write(encode_response(key, version, correlation_id, message))
 
-    def answer_metadata(self, version: int, correlation_id: int) -> None:
-        self.answer(ApiKey.METADATA, version, correlation_id, MetadataResponse(cluster_id=f"answer {correlation_id}"))
+    def answer_metadata(self, version: int, correlation_id: int, throttle_ms: int = 0) -> None:
+        answer = MetadataResponse(cluster_id=f"answer {correlation_id}", throttle_time_ms=throttle_ms)
+        self.answer(ApiKey.METADATA, version, correlation_id, answer)
 
     def versions(self) -> ApiVersionsResponse:
         served = (ApiKey.METADATA, ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)

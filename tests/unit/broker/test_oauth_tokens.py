@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+import threading
 import time
 import urllib.request
 from collections.abc import Coroutine
@@ -95,6 +96,30 @@ def test_new_keys_are_found_when_a_token_needs_them(provider: Provider, monkeypa
         provider.file.write_text("broken")
         await verifier.refresh()
         assert (await verifier.verify(old)).user == "alice", "keys that were read stay"
+
+    run(story())
+
+
+def test_a_token_waits_for_keys_that_are_being_read(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first client of a broker may be quicker than the identity provider."""
+
+    async def story() -> None:
+        verifier = tokens(provider)
+        may_read = threading.Event()
+        read = verifier._read  # noqa: SLF001
+
+        def slow() -> None:
+            assert may_read.wait(30)
+            read()
+
+        monkeypatch.setattr(verifier, "_read", slow)
+        verifier.start()
+        await asyncio.sleep(0)  # the first reading has begun
+        first, second = (asyncio.ensure_future(verifier.verify(provider.token())) for _ in range(2))
+        await asyncio.sleep(0.01)
+        may_read.set()
+        assert [(await each).user for each in (first, second)] == ["alice", "alice"]
+        verifier.stop()
 
     run(story())
 

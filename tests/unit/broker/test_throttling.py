@@ -28,6 +28,13 @@ from ottla.types import Endpoint
 BROKER = Endpoint("127.0.0.1", 9092)
 
 
+class Heedless(Connection):
+    """A client that does not pause when it should: the broker has to make it wait."""
+
+    def _throttle(self, api_key: int, throttle_ms: int) -> None:
+        pass
+
+
 class Peer:
     """A client that speaks the protocol itself, and knows how long each answer took."""
 
@@ -37,7 +44,7 @@ class Peer:
 
     @classmethod
     async def connect(cls, client_id: str = "peer") -> "Peer":
-        return cls(await Connection.open(BROKER, client_id=client_id))
+        return cls(await Heedless.open(BROKER, client_id=client_id))
 
     async def ask(self, request: Message, version: int | None = None) -> Any:
         loop = asyncio.get_running_loop()
@@ -302,6 +309,82 @@ def test_creating_and_deleting_partitions_takes_permits() -> None:
         old = await peer.ask(create("c", 10), 5)
         assert old.topics[0].error_code == 0
         assert old.throttle_time_ms > 9_000
+
+    run(story)
+
+
+def metadata_of(*names: str) -> MetadataRequest:
+    asked = [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=asked, allow_auto_topic_creation=True)
+
+
+def test_topics_that_are_created_because_a_client_asks_for_them_take_permits() -> None:
+    async def story(world: World) -> None:
+        peer = await Peer.connect()
+        await set_quota([("client-id", "peer")], "controller_mutation_rate", 1)
+        assert (await peer.ask(create("a", 15))).throttle_time_ms == 0
+        refused = await peer.ask(metadata_of("b", "a"))
+        assert [topic.error_code for topic in refused.topics] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0]
+        assert 3_900 < refused.throttle_time_ms <= 4_000
+        await asyncio.sleep(1)
+        other = await Peer.connect("other")
+        request = metadata_of("b")
+        request.allow_auto_topic_creation = False
+        (missing,) = (await other.ask(request)).topics
+        assert missing.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "it was not created"
+        begun = await peer.ask(metadata_of("b"))
+        assert peer.took_ms > 2_500, "the connection was not read"
+        assert begun.throttle_time_ms == 0
+        await asyncio.sleep(1)
+        assert (await other.ask(request)).topics[0].error_code == 0
+        many = await peer.ask(metadata_of(*(f"many-{number}" for number in range(300))))
+        assert len(many.topics) == 300
+        await peer.ask(metadata_of("a"))
+        assert peer.took_ms > 500
+
+    run(story)
+
+
+def test_asking_again_for_a_topic_takes_no_permits() -> None:
+    async def story(world: World) -> None:
+        peer = await Peer.connect()
+        await set_quota([("client-id", "peer")], "controller_mutation_rate", 1)
+        for _ in range(50):
+            assert (await peer.ask(metadata_of("b"))).throttle_time_ms == 0
+
+    run(story)
+
+
+def test_our_clients_pause_as_long_as_a_broker_wants() -> None:
+    """Longer than request.timeout.ms: no request may time out behind a connection that is not read."""
+
+    async def story(world: World) -> None:
+        await with_topic()
+        await set_quota([("client-id", "limited")], "producer_byte_rate", 1000)
+        await set_quota([("client-id", "limited")], "consumer_byte_rate", 1000)
+        producer = world.producer(client_id="limited", request_timeout_ms=1_000, delivery_timeout_ms=90_000, linger_ms=0)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for number in range(5):
+            await producer.send_and_wait("t", f"{number}" + "x" * 9_000, partition=0)
+        assert loop.time() - begun > 20
+        sent = await producer.metrics()
+        assert sent["record-retry-total"] == 0
+        assert isinstance(sent["request-error-total"], dict)
+        assert sum(sent["request-error-total"].values()) == 0
+        assert sent["produce-throttle-time-max"] > sent["produce-throttle-time-avg"] > 1_000
+        consumer = world.consumer(client_id="limited", request_timeout_ms=1_000, fetch_max_wait_ms=100)
+        await consumer.assign([("t", 0)])
+        await consumer.seek_to_beginning()
+        read = 0
+        while read < 5:
+            read += len(await consumer.poll(1_000))
+        measured = await consumer.metrics()
+        assert measured["fetch-throttle-time-max"] > 0
+        assert isinstance(measured["request-error-total"], dict)
+        assert sum(measured["request-error-total"].values()) == 0
+        await producer.close()
+        await consumer.close()
 
     run(story)
 

@@ -276,6 +276,30 @@ def test_requests_that_were_held_fail_when_the_new_login_is_rejected() -> None:
     simulate(story, lifetime_ms=1_000, on_metadata=note)
 
 
+def test_a_new_login_waits_until_the_broker_reads_again() -> None:
+    """The client is above a quota when its session should be renewed: the login would time out."""
+
+    def demand_pause(broker: SaslBroker, version: int, correlation_id: int) -> None:
+        throttle_ms = 3_000 if not pauses else 0
+        pauses.append(asyncio.get_running_loop().time())
+        broker.answer_metadata(version, correlation_id, throttle_ms)
+
+    pauses: list[float] = []
+
+    async def story() -> None:
+        connection = await Connection.open(HERE, security=secured(SCRAM))
+        await connection.send(ApiKey.METADATA, metadata)
+        await asyncio.sleep(2)
+        held = connection.send(ApiKey.METADATA, metadata)
+        await held
+        assert pauses[1] - pauses[0] >= 3
+
+    (broker,) = simulate(story, lifetime_ms=1_000, on_metadata=demand_pause)
+    asked = [name for name, _ in broker.asked]
+    assert asked[-1] == "Metadata"
+    assert asked[asked.index("Metadata") + 1] == "SaslHandshake"
+
+
 def test_a_closed_connection_does_not_authenticate_again() -> None:
     async def story() -> None:
         connection = await Connection.open(HERE, security=secured(SCRAM))

@@ -106,8 +106,9 @@ class OauthTokens:
 
     async def _key(self, key_id: str | None) -> Any:
         if key_id not in self._keys:
-            # Perhaps the provider has new keys.
-            if asyncio.get_running_loop().time() - self._read_at >= MIN_REFRESH_SECONDS:
+            # Perhaps the provider has new keys, or they are being read for the first time.
+            is_due = asyncio.get_running_loop().time() - self._read_at >= MIN_REFRESH_SECONDS
+            if is_due or self._reading is not None:
                 await self.refresh()
             if key_id is None and len(self._keys) == 1:
                 return next(iter(self._keys.values()))

@@ -1,7 +1,8 @@
 """Changes of topics within the client's quota: every partition that is created or deleted takes a permit (KIP-599).
 
 A request in a recent version is refused while the quota is exceeded, topic by topic, with THROTTLING_QUOTA_EXCEEDED.
-Older clients do not know that error: their changes are made, and they have to pause afterwards.
+Older clients do not know that error: their changes are made, and they have to pause afterwards. Topics that are created
+because a client asked for their metadata count too; above the quota they stay unknown, and the client has to pause.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,8 @@ from ottla.types import ZERO_UUID
 CREATE_TOPICS_STRICT_SINCE = 6
 CREATE_PARTITIONS_STRICT_SINCE = 3
 DELETE_TOPICS_STRICT_SINCE = 5
+METADATA_STRICT_SINCE = 0
+"""Clients ask again for topics that are still unknown, in every version."""
 
 Results = tuple[list[TopicResult], int]
 """The result for each topic, and how long the client has to pause in milliseconds."""
@@ -46,6 +49,17 @@ class MutationQuota:
             self._quotas.count(self._limit.name, pause_ms)
         self.throttle_ms = max(self.throttle_ms, pause_ms)
         return self._strict
+
+
+def start_creating(context: Context, names: Iterable[str]) -> tuple[dict[str | None, ErrorCode], int]:
+    """Creates topics in the background that a client asked for, as Kafka does.
+
+    Returns the errors of those that cannot be created, and how long the client has to pause in milliseconds.
+    """
+    services, quota = context.services, MutationQuota(context, METADATA_STRICT_SINCE)
+    wanted = [services.settings.automatic_topic(services.image, name) for name in dict.fromkeys(names)]
+    results = services.metadata.start_creating(wanted, lambda topic: quota.refuses(topic.partitions))
+    return {result.name: result.error for result in results}, quota.throttle_ms
 
 
 async def create_topics(context: Context, wanted: Sequence[NewTopic], *, validate_only: bool) -> Results:

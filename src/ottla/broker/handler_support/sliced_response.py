@@ -28,6 +28,8 @@ class SlicedResponse:
     def __init__(self, message: Message, array: str, version: int, holder: Struct | None = None) -> None:
         """The other fields of `message` must have their final values; `array` must be empty. It is a field of the
         message, or of `holder`, a struct in it."""
+        self.throttle_time_ms: int = getattr(message, "throttle_time_ms", 0)
+        """How long the client has to pause, as the message says."""
         self._message = message
         self._holder = message if holder is None else holder
         self._array = array

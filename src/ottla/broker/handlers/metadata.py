@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from ottla.broker.dispatch import handles
+from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.authorized_operations import (
     NOT_REQUESTED,
     authorized_cluster_operations,
@@ -81,11 +82,13 @@ def _metadata(request: MetadataRequest, context: Context) -> Response:
         if topic.name is not None and topic.topic_id == ZERO_UUID and topic.name not in image.topics
     ]
     errors: dict[str | None, ErrorCode] = {}
+    throttle_ms = 0
     if missing and request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
         if context.services.authorizer is not None:
             missing, errors = _split_by_access(missing, context)
-        errors |= _start_creating(context, missing)
-    return _answer(request, context, errors)
+        created, throttle_ms = mutation_quota.start_creating(context, missing)
+        errors |= created
+    return _answer(request, context, errors, throttle_ms)
 
 
 def _all(request: MetadataRequest, context: Context) -> Response:
@@ -134,14 +137,9 @@ def _check_form(asked: Sequence[MetadataRequest.MetadataRequestTopic], version: 
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
 
 
-def _start_creating(context: Context, names: list[str]) -> dict[str | None, ErrorCode]:
-    """Creates topics in the background, as Kafka does; returns the errors of those that cannot be created."""
-    services = context.services
-    wanted = [services.settings.automatic_topic(services.image, name) for name in dict.fromkeys(names)]
-    return {result.name: result.error for result in services.metadata.start_creating(wanted)}
-
-
-def _answer(request: MetadataRequest, context: Context, creation_errors: dict[str | None, ErrorCode]) -> Response:
+def _answer(
+    request: MetadataRequest, context: Context, creation_errors: dict[str | None, ErrorCode], throttle_ms: int
+) -> Response:
     view, describable = View.of(request, context), context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
 
     def find(topic: MetadataRequest.MetadataRequestTopic) -> Topic:
@@ -156,7 +154,7 @@ def _answer(request: MetadataRequest, context: Context, creation_errors: dict[st
         return found if found.error_code == _REFUSED else _with_operations(found, request, context)
 
     asked = {topic.topic_id if topic.topic_id != ZERO_UUID else topic.name: topic for topic in request.topics or ()}
-    return _respond(request, context, list(asked.values()), find)
+    return _respond(request, context, list(asked.values()), find, throttle_ms)
 
 
 def _find(
@@ -183,7 +181,9 @@ def _find(
     )
 
 
-def _respond(request: MetadataRequest, context: Context, asked: list[T], describe: Callable[[T], Topic]) -> Response:
+def _respond(
+    request: MetadataRequest, context: Context, asked: list[T], describe: Callable[[T], Topic], throttle_ms: int = 0
+) -> Response:
     image = context.services.image
     cluster_operations = NOT_REQUESTED
     if request.include_cluster_authorized_operations:
@@ -192,6 +192,7 @@ def _respond(request: MetadataRequest, context: Context, asked: list[T], describ
     if lost := _lost_brokers(context):
         brokers = brokers + lost
     response = MetadataResponse(
+        throttle_time_ms=throttle_ms,
         brokers=brokers,
         cluster_id=image.cluster_id,
         controller_id=image.shown_controller_id,

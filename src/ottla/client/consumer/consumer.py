@@ -46,6 +46,7 @@ from ottla.client.group.consumer_coordinator import CommitCallback, ConsumerCoor
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.clock import Clock, system_clock
 from ottla.errors import KafkaError, OttlaError
+from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -431,6 +432,7 @@ class AsyncConsumer:
                 "records-lag": lags,
                 "records-lag-max": max(lags.values(), default=0.0),
                 **network.requests.snapshot(),
+                **network.requests.throttling(ApiKey.FETCH),
             }
             if group is not None:
                 found["rebalance-total"] = group.membership.rebalances

@@ -28,19 +28,31 @@ class RequestMetrics:
     def add(self, api_key: int, latency_ms: float, *, has_failed: bool) -> None:
         known = self._by_api.get(api_key)
         if known is None:
-            known = self._by_api[api_key] = [0, 0, 0.0, 0.0]
+            known = self._by_api[api_key] = [0, 0, 0.0, 0.0, 0, 0]
         known[0] += 1
         known[1] += has_failed
         known[2] += latency_ms
         if latency_ms > known[3]:
             known[3] = latency_ms
 
+    def add_throttle(self, api_key: int, throttle_ms: int) -> None:
+        """A broker demanded a pause in a response: the client is above a quota."""
+        known = self._by_api.setdefault(api_key, [0, 0, 0.0, 0.0, 0, 0])
+        known[4] += throttle_ms
+        known[5] = max(known[5], throttle_ms)
+
+    def throttling(self, api_key: int) -> Metrics:
+        """The pauses that brokers demanded in responses of one API, as `produce-throttle-time-avg` for example."""
+        known = self._by_api.get(api_key, (0, 0, 0.0, 0.0, 0, 0))
+        prefix = f"{API[api_key].name.lower()}-throttle-time"
+        return {f"{prefix}-avg": known[4] / max(1, known[0]), f"{prefix}-max": known[5]}
+
     def snapshot(self) -> Metrics:
         names = {api_key: API[api_key].name for api_key in self._by_api}
         return {
             "request-total": {names[key]: known[0] for key, known in self._by_api.items()},
             "request-error-total": {names[key]: known[1] for key, known in self._by_api.items()},
-            "request-latency-avg": {names[key]: known[2] / known[0] for key, known in self._by_api.items()},
+            "request-latency-avg": {names[key]: known[2] / max(1, known[0]) for key, known in self._by_api.items()},
             "request-latency-max": {names[key]: known[3] for key, known in self._by_api.items()},
         }
 

@@ -53,6 +53,7 @@ class Network:
         )
         # Bootstrap servers are nodes with negative ids: their real ids are not known yet.
         self._bootstrap = {-1 - i: endpoint for i, endpoint in enumerate(config.endpoints())}
+        self.requests = RequestMetrics()
         self._peers = Peers(
             client_id=config.client_id,
             connect_timeout_ms=config.socket_connection_setup_timeout_ms,
@@ -60,11 +61,11 @@ class Network:
             reconnect_backoff=Backoff(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms),
             security=client_security(config),
             rng=self.random,
+            on_throttled=self.requests.add_throttle,
         )
         self._peers.set_nodes(self._bootstrap)
         self.lock = threading.Lock()
         """Held while deciders poll or get responses: a thread that holds it may read their state."""
-        self.requests = RequestMetrics()
         self._deciders: list[Decider] = []
         self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._loop: asyncio.AbstractEventLoop | None = None

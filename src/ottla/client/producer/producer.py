@@ -38,6 +38,7 @@ from ottla.client.transactions.producer_transactions import Offsets, ProducerTra
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.protocol.api import ApiKey
 from ottla.protocol.record_batch import HEADER_SIZE
 
 ARROW_PAUSE_BYTES = 1 << 20
@@ -546,6 +547,7 @@ class AsyncProducer:
                 "buffer-available-bytes": accumulator.buffer_memory - accumulator.buffered_bytes,
                 "batches-unfinished": len(accumulator.unfinished),
                 **network.requests.snapshot(),
+                **network.requests.throttling(ApiKey.PRODUCE),
             }
 
         return snapshot
