@@ -338,7 +338,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._pending:  # responses arrive in order, so the last one comes last
                 await asyncio.wait([self._pending[-1].future])
-            while self._throttle_timer is not None:
+            while self._throttle_timer is not None:  # noqa: ASYNC110 - a later response may prolong it
                 await asyncio.sleep(self._throttle_timer.when() - self._loop.time())
             await self._authenticate(login)
         except KafkaError as error:

@@ -165,6 +165,16 @@ class Server:
 
     # --- called by connections ----------------------------------------------------------------------------
 
+    def begin_tls(self, who: "TlsTransport", listener: str) -> None:
+        """A socket was accepted. All limits apply before the handshake, which costs far more than asking for it."""
+        self.newcomer(who)
+        reason = self._crowded(who.client_host, 1)
+        if reason:
+            self.refused += 1
+            who.cut(reason)
+        elif self.rates is not None:
+            self._limit_rate(who, listener, self.rates)
+
     def newcomer(self, who: "Connection | TlsTransport") -> None:
         """A connection that has to authenticate first."""
         crowded_out = self.newcomers.add(who, who.client_host, self.loop.time())
@@ -188,30 +198,31 @@ class Server:
         self.connections.add(connection)
         self.accepted += 1
         host = connection.client_host
-        count = self._connections_by_host[host] = self._connections_by_host.get(host, 0) + 1
-        if len(self.connections) > self.limits.max_connections:
+        self._connections_by_host[host] = self._connections_by_host.get(host, 0) + 1
+        reason = self._crowded(host, 0)
+        if reason:
             self.refused += 1
-            limits = self.limits
-            connection.disconnect(f"too many connections ({limits.max_connections_reason}={limits.max_connections})")
-        elif count > self.limits.max_connections_per_host:
-            self.refused += 1
-            limit = self.limits.max_connections_per_host
-            connection.disconnect(f"too many connections from this address (max.connections.per.ip={limit})")
-        elif self.rates is not None:
-            self._limit_rate(connection, self.rates)
+            connection.disconnect(reason)
+        elif self.rates is not None and not connection.uses_tls:
+            self._limit_rate(connection, connection.listener, self.rates)
 
-    def _limit_rate(self, connection: Connection, rates: "ConnectionRates") -> None:
+    def _crowded(self, host: str, more: int) -> str:
+        """Why there are too many connections if there are `more` than now from this host; empty if there are not."""
+        limits = self.limits
+        if len(self.connections) + more > limits.max_connections:
+            return f"too many connections ({limits.max_connections_reason}={limits.max_connections})"
+        if self._connections_by_host.get(host, 0) + more > limits.max_connections_per_host:
+            limit = limits.max_connections_per_host
+            return f"too many connections from this address (max.connections.per.ip={limit})"
+        return ""
+
+    def _limit_rate(self, who: "Connection | TlsTransport", listener: str, rates: "ConnectionRates") -> None:
         """A connection that came too soon waits: until it is served, or until it is closed."""
-        admission = rates.admit(connection.client_host[1:], connection.listener, int(self.loop.time() * 1000))
-        if admission.delay_ms:
-            connection.mute(admission.delay_ms)
+        admission = rates.admit(who.client_host[1:], listener, int(self.loop.time() * 1000))
         if admission.refusal:
             self.refused += 1
-            self.loop.call_later(admission.delay_ms / 1000, self._refuse, connection, admission.refusal)
-
-    def _refuse(self, connection: Connection, reason: str) -> None:
-        if connection in self.connections:
-            connection.disconnect(reason)
+        if admission.delay_ms or admission.refusal:
+            who.delay(admission.delay_ms, admission.refusal)
 
     def connection_closed(self, connection: Connection) -> None:
         self.connections.discard(connection)

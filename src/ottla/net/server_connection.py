@@ -220,6 +220,10 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     @property
+    def uses_tls(self) -> bool:
+        return self._security is not None and self._security.tls_context is not None
+
+    @property
     def is_busy(self) -> bool:
         """Whether a response is pending, or written but not yet read by the peer."""
         return bool(self.responses.items or self.sending) or (
@@ -265,6 +269,10 @@ class Connection(asyncio.BufferedProtocol):
         self._server.log_closing(self, reason)
         self.end()
 
+    def _refuse(self, reason: str) -> None:
+        if self.state < ENDING:
+            self.disconnect(reason)
+
     def _move(self, new: State) -> None:
         self.state = move(self.state, new)
 
@@ -294,7 +302,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
                 self._server.turns.queue(self._take_turn)
         elif state is HELD:
-            # Bytes that the loop had read before reading was paused.
+            # Bytes that the loop had read before reading was paused, or the first ones of a muted connection.
+            self.transport.pause_reading()
             self._held_frames += self._feed(nbytes)
 
     def _feed(self, nbytes: int) -> Sequence[Frame]:
@@ -541,8 +550,20 @@ class Connection(asyncio.BufferedProtocol):
             self._move(HELD)
             self.transport.pause_reading()
 
+    def delay(self, duration_ms: int, refusal: str) -> None:
+        """Reads nothing for a while: a new connection that came too soon. With a `refusal` it is closed after that."""
+        self._hold()
+        if refusal:
+            self._loop.call_later(duration_ms / 1000, self._refuse, refusal)
+        else:
+            self.mute(duration_ms)
+
     def mute(self, duration_ms: int) -> None:
-        """Handles no further request for a while: its client is above a quota (KIP-219). Responses still leave."""
+        """Handles no further request for a while: its client is above a quota (KIP-219). Responses still leave.
+
+        Reading goes on until the first bytes arrive. A client that pauses as it should sends none, so the end of its
+        connection is noticed at once.
+        """
         if self.state >= ENDING:
             return
         until = self._loop.time() + duration_ms / 1000
@@ -550,7 +571,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._mute_timer.when() >= until:
                 return
             self._mute_timer.cancel()
-        self._hold()
+        if self.state is READING:
+            self._move(HELD)
         self._mute_timer = self._loop.call_at(until, self._unmute)
 
     def _unmute(self) -> None:

@@ -56,7 +56,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast("asyncio.Transport", transport)
         self.client_host, self.client_port = address_of(transport)
-        self._server.newcomer(self)
+        self._server.begin_tls(self, self._connection.listener)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.newcomers.remove(self)
@@ -72,10 +72,10 @@ class TlsTransport(asyncio.BufferedProtocol):
         view = self._server.encrypted_view
         self._incoming.write(view[:nbytes])
         if not self._is_secured:
+            self._raw.pause_reading()
             if not self._has_turn:
                 # A handshake is a millisecond of work: thousands of newcomers must not delay everybody else.
                 self._has_turn = True
-                self._raw.pause_reading()
                 self._server.turns.queue(self._handshake)
         elif not self._is_paused:
             self._deliver()
@@ -167,6 +167,19 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         if self._outgoing.pending:
             self._raw.write(self._outgoing.read())
+
+    def delay(self, duration_ms: int, refusal: str) -> None:
+        """The turn of the handshake comes later: the connection came too soon. With a `refusal` it never comes."""
+        self._has_turn = True
+        self._raw.pause_reading()
+        if refusal:
+            self._server.loop.call_later(duration_ms / 1000, self._refuse, refusal)
+        else:
+            self._server.loop.call_later(duration_ms / 1000, self._server.turns.queue, self._handshake)
+
+    def _refuse(self, reason: str) -> None:
+        if not self._raw.is_closing():
+            self.cut(reason)
 
     def cut(self, reason: str) -> None:
         """Closes the connection of a newcomer at once."""

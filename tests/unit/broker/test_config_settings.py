@@ -493,3 +493,19 @@ def test_a_component_reads_its_settings_from_the_brokers_config() -> None:
     assert repr(GroupConfig(group_max_size=3)) == "GroupConfig(group_max_size=3)"
     with pytest.raises(TypeError, match="GroupConfig has no 'group_size'"):
         GroupConfig(group_size=3)
+
+
+def test_settings_of_the_authorizer_are_described_only_if_they_are_set() -> None:
+    """As in Kafka, where they are not settings of the broker."""
+
+    def described(given: dict[str, str]) -> dict[str, str | None]:
+        settings = Settings(load_config(given))
+        found = settings.describe_broker(image(), settings.static.node_id)
+        return {entry.name: entry.value for entry in found if entry.name in ("super.users", EVERYONE)}
+
+    assert described({}) == {}
+    assert described({"super.users": "User:bob"}) == {"super.users": "User:bob"}
+    assert described({EVERYONE: "true"}) == {EVERYONE: "true"}
+
+
+EVERYONE = "allow.everyone.if.no.acl.found"

@@ -26,6 +26,8 @@ from ottla.testing import World
 from ottla.types import Endpoint
 
 BROKER = Endpoint("127.0.0.1", 9092)
+WAY_MS = 20
+"""A pause begins at the broker, a little before the client gets the response."""
 
 
 class Heedless(Connection):
@@ -159,7 +161,7 @@ def test_a_fetch_above_the_quota_is_answered_empty_and_complete_after_the_pause(
         assert throttled.throttle_time_ms > 0
         assert (fetched(throttled), throttled.session_id) == (0, opened.session_id)
         again = await peer.ask(fetch(0, session=(opened.session_id, 2)), 12)
-        assert peer.took_ms >= throttled.throttle_time_ms
+        assert peer.took_ms >= throttled.throttle_time_ms - WAY_MS
         epoch, loop = 3, asyncio.get_running_loop()
         begun = loop.time()
         while not fetched(again):
@@ -195,7 +197,7 @@ def test_time_of_the_event_loop_is_limited_too() -> None:
         assert (await peer.ask(MetadataRequest(topics=[]))).throttle_time_ms == 1000
         # A response of stage two counts as well, and a fetch is answered empty.
         assert (await peer.ask(create("u"))).throttle_time_ms == 1000
-        assert peer.took_ms >= 1000
+        assert peer.took_ms >= 1000 - WAY_MS
         throttled = await peer.ask(fetch(0), 12)
         assert (throttled.throttle_time_ms, throttled.responses) == (1000, [])
 
@@ -298,7 +300,7 @@ def test_creating_and_deleting_partitions_takes_permits() -> None:
         assert 3_900 < refused.throttle_time_ms <= 4_000
         # A topic that cannot be created for another reason says so, and takes no permits.
         exists = await peer.ask(create("a", 15))
-        assert peer.took_ms >= refused.throttle_time_ms
+        assert peer.took_ms >= refused.throttle_time_ms - WAY_MS
         assert exists.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
         more = CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=20, assignments=None)
         grown = await peer.ask(CreatePartitionsRequest(topics=[more], timeout_ms=1000))
@@ -362,7 +364,9 @@ def test_our_clients_pause_as_long_as_a_broker_wants() -> None:
         await with_topic()
         await set_quota([("client-id", "limited")], "producer_byte_rate", 1000)
         await set_quota([("client-id", "limited")], "consumer_byte_rate", 1000)
-        producer = world.producer(client_id="limited", request_timeout_ms=1_000, delivery_timeout_ms=90_000, linger_ms=0)
+        producer = world.producer(
+            client_id="limited", request_timeout_ms=1_000, delivery_timeout_ms=90_000, linger_ms=0
+        )
         loop = asyncio.get_running_loop()
         begun = loop.time()
         for number in range(5):
@@ -372,7 +376,10 @@ def test_our_clients_pause_as_long_as_a_broker_wants() -> None:
         assert sent["record-retry-total"] == 0
         assert isinstance(sent["request-error-total"], dict)
         assert sum(sent["request-error-total"].values()) == 0
-        assert sent["produce-throttle-time-max"] > sent["produce-throttle-time-avg"] > 1_000
+        longest, average = sent["produce-throttle-time-max"], sent["produce-throttle-time-avg"]
+        assert isinstance(longest, int)
+        assert isinstance(average, float)
+        assert longest > average > 1_000
         consumer = world.consumer(client_id="limited", request_timeout_ms=1_000, fetch_max_wait_ms=100)
         await consumer.assign([("t", 0)])
         await consumer.seek_to_beginning()
@@ -380,7 +387,7 @@ def test_our_clients_pause_as_long_as_a_broker_wants() -> None:
         while read < 5:
             read += len(await consumer.poll(1_000))
         measured = await consumer.metrics()
-        assert measured["fetch-throttle-time-max"] > 0
+        assert measured["fetch-throttle-time-max"] != 0
         assert isinstance(measured["request-error-total"], dict)
         assert sum(measured["request-error-total"].values()) == 0
         await producer.close()

@@ -89,7 +89,7 @@ def test_a_broker_that_is_silent_after_the_pause_is_given_up() -> None:
     async def story() -> None:
         connection = await Connection.open(HERE, request_timeout_ms=TIMEOUT_MS)
         await connection.send(ApiKey.METADATA, metadata)
-        with pytest.raises(Exception, match="REQUEST_TIMED_OUT: .* within 1000 ms"):
+        with pytest.raises(Exception, match=r"REQUEST_TIMED_OUT: .* within 1000 ms"):
             await connection.send(ApiKey.METADATA, metadata)
         assert 6 <= asyncio.get_running_loop().time() - quota.arrivals[0] < 7
 

@@ -15,6 +15,9 @@ AUTHORIZERS = (
 )
 """Names that turn ACLs on. The second one is the authorizer of Kafka's ZooKeeper mode; both mean the same here."""
 
+AUTHORIZER_SETTINGS = frozenset(("super.users", "allow.everyone.if.no.acl.found"))
+"""Settings of the authorizer, not of the broker: as in Kafka, a broker describes them only if they are set."""
+
 
 def parse_super_users(text: str) -> list[Principal]:
     """Reads `User:alice;User:bob`. Raises ConfigError."""

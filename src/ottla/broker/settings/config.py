@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ottla.broker.settings.authorizer_settings import AUTHORIZER_SETTINGS
 from ottla.broker.settings.listener_security import check_listener_prefix, listener_setting
 from ottla.broker.settings.settings_table import ALIASES, BrokerConfig
 from ottla.broker.settings.unused_settings import (
@@ -414,6 +415,8 @@ class Settings:
             synonyms = self._synonyms(image, name)
             while synonyms and synonyms[0].name != name:
                 del synonyms[0]  # another name's value stands in for this one, but is not its value
+            if name in AUTHORIZER_SETTINGS and synonyms[0].source is ConfigSource.DEFAULT:
+                continue
             yield _entry(name, value, setting, synonyms, read_only=setting.read_only)
             for alias, meant in ALIASES.items():
                 if meant == name:
