@@ -259,6 +259,38 @@ def test_a_source_topic_that_was_made_again_is_refused(
     fill(both.source, topic, transactions=1)
     assert both.copy("--topics", topic) == 1
     assert "was the topic deleted and created again?" in capsys.readouterr().err
+    with Admin(bootstrap_servers=both.target) as admin:
+        admin.delete_topics([topic])
+    assert both.copy("--topics", topic) == 0, "what the error asks for helps"
+    assert "is empty again in the target" in capsys.readouterr().err
+    assert records(both.target, topic) == records(both.source, topic)
+    assert both.copy("--topics", topic, "--verify") == 0
+
+
+def test_a_first_transaction_that_was_aborted_is_no_foreign_record(both: Clusters, topic: str) -> None:
+    """It takes up offsets in the target, although the ledger knows nothing of it."""
+    fill(both.source, topic)
+    with Admin(bootstrap_servers=both.target) as admin:
+        admin.create_topics([NewTopic(topic, 2, 1, {})])
+    with Producer(bootstrap_servers=both.target, transactional_id=f"crashed-{topic}") as producer:
+        producer.init_transactions()
+        write(producer, topic, range(1, 2))
+    assert both.copy("--topics", topic) == 0
+    assert records(both.target, topic) == records(both.source, topic)
+
+
+def test_a_topic_that_was_never_copied_is_not_called_equal(
+    both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(both.source, topic)
+    fill(both.source, f"{topic}-other")
+    assert both.copy("--topics", topic) == 0
+    assert both.copy("--topics", f"{topic}.*", "--verify") == 1
+    assert f"{topic}-other-0: not copied yet" in capsys.readouterr().err
+    with Admin(bootstrap_servers=both.target) as admin:
+        admin.create_topics([NewTopic(f"{topic}-other", 2, 1, {})])
+    assert both.copy("--topics", f"{topic}.*", "--verify") == 1, "an empty topic is not a copy, either"
+    assert f"{topic}-other-0: not copied yet" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

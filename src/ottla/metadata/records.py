@@ -104,7 +104,6 @@ def write_broker(
         "jmx_port": -1,
         "timestamp": str(timestamp_ms),
         "endpoints": [f"{name}://{endpoint}" for name, endpoint in endpoints.items()],
-        "listener_security_protocol_map": dict.fromkeys(endpoints, "PLAINTEXT"),
         "features": {
             name: {"min_version": lowest, "max_version": highest} for name, (lowest, highest) in features.items()
         },

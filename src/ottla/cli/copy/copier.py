@@ -154,14 +154,7 @@ class Copier:
         partitions = [TopicPartition(topic.name, p.partition) for topic in self.topics for p in topic.partitions]
         starts = await offsets_of(source, partitions, EARLIEST)
         self._ends = await offsets_of(source, partitions, LATEST)
-        fresh = [partition for partition in partitions if partition not in self.ledger.copied]
-        stored, begins = await offsets_of(target, fresh, LATEST), await offsets_of(target, fresh, EARLIEST)
-        for partition in fresh:
-            if stored[partition] > begins[partition]:
-                raise CommandError(
-                    f"{partition} of the target has records that this copy did not write",
-                    "delete the topic in the target, or leave it out: records would be doubled or mixed",
-                )
+        await self._check_target(target, partitions)
         await consumer.assign(partitions)
         for partition in partitions:
             position = self.ledger.copied[partition].source if partition in self.ledger.copied else starts[partition]
@@ -177,6 +170,28 @@ class Copier:
             await consumer.seek(partition, position)
         self.status.topics, self.status.partitions = len(self.topics), len(partitions)
         await self._is_done(consumer)
+
+    async def _check_target(self, target: AsyncAdmin, partitions: list[TopicPartition]) -> None:
+        """Whether the target has what the ledger says, and nothing else."""
+        begins, stored = await offsets_of(target, partitions, EARLIEST), await offsets_of(target, partitions, LATEST)
+        for partition in partitions:
+            copied, end = self.ledger.copied.get(partition), stored[partition]
+            if copied is not None and end >= copied.target:
+                continue
+            # Offsets alone prove nothing: a transaction that was aborted takes up some, too.
+            if await has_records(self._target, partition, begins[partition], end):
+                if copied is None:
+                    raise CommandError(
+                        f"{partition} of the target has records that this copy did not write",
+                        "delete the topic in the target, or leave it out: records would be doubled or mixed",
+                    )
+                raise CommandError(
+                    f"{partition} of the target ends at {end}, but was copied up to {copied.target}",
+                    "it has lost records: delete the topic in the target, then it is copied again",
+                )
+            if copied is not None:
+                self.ledger.forget(partition)
+                self.status.note(f"{partition} is empty again in the target: it is copied from its beginning")
 
     async def _is_done(self, consumer: AsyncConsumer) -> bool:
         left = 0
@@ -203,7 +218,7 @@ class Copier:
             if not batch.num_rows:
                 break
         stored = joined([await delivery for delivery in deliveries])
-        written: list[tuple[bytes, bytes]] = []
+        written: list[tuple[bytes, bytes | None]] = []
         for partition, (first, last, count) in read.items():
             where = stored[partition]
             assert where.rows == count, f"{partition}: {count} records were read and {where.rows} stored"
@@ -246,6 +261,19 @@ def joined(stored: list[dict[TopicPartition, StoredRows]]) -> dict[TopicPartitio
                 before.rows + rows.rows,
             )
     return found
+
+
+async def has_records(side: Side, partition: TopicPartition, start: int, end: int) -> bool:
+    """Whether there is a committed record from `start` to before `end`."""
+    if start >= end:
+        return False
+    async with side.consumer() as consumer:
+        await consumer.assign([partition])
+        await consumer.seek(partition, start)
+        while await consumer.position(partition) < end:
+            if await consumer.poll(POLL_MS):
+                return True
+    return False
 
 
 async def read_ledger(target: Side, source_cluster: str) -> Ledger:

@@ -57,15 +57,26 @@ class Ledger:
     def __init__(self, source_cluster: str) -> None:
         self._source_cluster = source_cluster
         self.copied: dict[TopicPartition, Copied] = {}
+        self._forgotten: dict[TopicPartition, Copied] = {}
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The target no longer has what was copied. The next records of the partition replace what was known."""
+        self._forgotten[partition] = self.copied.pop(partition)
 
     def replay(self, key: bytes | None, value: bytes | None) -> None:
-        """Takes in one record of the ledger. Those of other sources, and tombstones, are skipped."""
-        if key is None or value is None:
+        """Takes in one record of the ledger. Those of other sources are skipped. A tombstone removes a point."""
+        if key is None:
             return
-        name, content = json.loads(key), json.loads(value)
+        name = json.loads(key)
         if name["source"] != self._source_cluster:
             return
         partition = TopicPartition(name["topic"], name["partition"])
+        if value is None:
+            if partition in self.copied:
+                points = self.copied[partition].points
+                points[:] = [each for each in points if each.source != name.get("point")]
+            return
+        content = json.loads(value)
         copied = self.copied.setdefault(partition, Copied(0, 0))
         point = Point(content["source"], content["target"])
         if "point" in name:
@@ -75,10 +86,13 @@ class Ledger:
         else:
             copied.source, copied.target = point
 
-    def records(self, partition: TopicPartition, copied: Range) -> Iterator[tuple[bytes, bytes]]:
+    def records(self, partition: TopicPartition, copied: Range) -> Iterator[tuple[bytes, bytes | None]]:
         """The keys and values to write with these copied records."""
         known = self.copied.get(partition)
         name = {"source": self._source_cluster, "topic": partition.topic, "partition": partition.partition}
+        if known is None and partition in self._forgotten:
+            for old in self._forgotten.pop(partition).points:
+                yield _json(name | {"point": old.source}), None
         if known is None or not known.points or copied.first - known.points[-1].source >= POINT_DISTANCE:
             point = {"source": copied.first, "target": copied.stored_first}
             yield _json(name | {"point": copied.first}), _json(point)

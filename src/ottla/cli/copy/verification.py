@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ottla.cli.copy.checksums import COLUMNS, Checksum, LatestByKey
-from ottla.cli.copy.copier import POLL_MS, offsets_of, read_ledger
-from ottla.cli.copy.ledger import Copied
+from ottla.cli.copy.copier import POLL_MS, has_records, offsets_of, read_ledger
+from ottla.cli.copy.ledger import LEDGER_TOPIC, Copied, Ledger
 from ottla.cli.copy.sides import Side
 from ottla.cli.copy.topics import choose, is_compacted
 from ottla.cli.output import CommandError
@@ -46,17 +46,26 @@ class Verifier:
         async with self._source.admin() as source, self._target.admin() as target:
             cluster = (await source.describe_cluster()).cluster_id
             topics = choose(await source.list_topics(), self._pattern)
-            ledger = await read_ledger(self._target, cluster)
+            existing = {topic.name: len(topic.partitions) for topic in await target.list_topics(include_internal=True)}
+            ledger = await read_ledger(self._target, cluster) if LEDGER_TOPIC in existing else Ledger(cluster)
             for topic in topics:
-                compacted = [await is_compacted(each, topic.name) for each in (source, target)]
+                sides = [source, target] if topic.name in existing else [source]
+                compacted = [await is_compacted(each, topic.name) for each in sides]
                 for p in topic.partitions:
                     partition = TopicPartition(topic.name, p.partition)
                     starts = (await offsets_of(source, [partition], EARLIEST))[partition]
+                    ends = await offsets_of(source, [partition], LATEST)
                     copied = ledger.copied.get(partition)
-                    if copied is None:
-                        # Nothing was there to copy.
-                        copied = Copied(starts, 0)
-                    result = await self._compare(partition, copied, source, target, by_key=any(compacted))
+                    is_there = p.partition < existing.get(topic.name, 0)
+                    if copied is not None and not is_there:
+                        result = Compared(partition, 0, 0, 0, ("", ""), "the target no longer has the partition")
+                    elif copied is None and (
+                        not is_there or await has_records(self._source, partition, starts, ends[partition])
+                    ):
+                        result = Compared(partition, 0, 0, 0, ("", ""), "not copied yet")
+                    else:
+                        known = copied or Copied(starts, 0)
+                        result = await self._compare(partition, known, source, target, by_key=any(compacted))
                     results.append(result)
                     on_result(result)
         if not results:
