@@ -274,7 +274,11 @@ def test_a_first_transaction_that_was_aborted_is_no_foreign_record(both: Cluster
         admin.create_topics([NewTopic(topic, 2, 1, {})])
     with Producer(bootstrap_servers=both.target, transactional_id=f"crashed-{topic}") as producer:
         producer.init_transactions()
-        write(producer, topic, range(1, 2))
+        producer.begin_transaction()
+        for partition in range(2):
+            producer.send(topic, b"aborted", partition=partition)
+        producer.flush()
+        producer.abort_transaction()
     assert both.copy("--topics", topic) == 0
     assert records(both.target, topic) == records(both.source, topic)
 

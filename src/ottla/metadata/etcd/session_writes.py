@@ -1,7 +1,7 @@
 """OWNER of the transactions of one session: each is executed once or not at all, also when an answer is lost.
 
-Every transaction requires the version of the session's own key, and writes that key. After a lost answer the key tells
-whether the transaction was executed; if not, writing the key makes sure that it never will be.
+Every transaction requires the version of the session's own key, and writes that key. After a lost answer the key shows
+if the transaction was executed; if not, writing the key makes sure that it never will be.
 """
 
 import asyncio
