@@ -429,3 +429,35 @@ def test_the_second_copier_stops_the_first(both: Clusters, topic: str, monkeypat
     asyncio.run(story())
     assert both.copy("--topics", topic) == 0
     assert records(both.target, topic) == records(both.source, topic)
+
+
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_a_copy_ends_when_its_topic_or_records_are_deleted_meanwhile(
+    both: Clusters, topic: str, is_deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copier, "TRANSACTION_BYTES", 1)
+    monkeypatch.setattr(copier, "POLL_RECORDS_MAX", 6)
+    monkeypatch.setattr(copier, "STALLED_S", 0.5)
+    fill(both.source, topic, partitions=1)
+    fill(both.source, f"{topic}-other", partitions=1)
+    is_done = False
+
+    def interfere(status: copier.Status) -> None:
+        nonlocal is_done
+        if is_done:
+            return
+        is_done = True
+        with Admin(bootstrap_servers=both.source) as admin:
+            if is_deleted:
+                admin.delete_topics([topic])
+            else:
+                admin.delete_records({(topic, 0): 20})
+
+    async def story() -> None:
+        copying = copier.Copier(Side(both.source), Side(both.target), f"{topic}.*", on_progress=interfere)
+        async with asyncio.timeout(20):
+            await copying.run()
+        assert [f"{topic} was deleted in the source while it was copied"] * is_deleted == copying.status.notices
+
+    asyncio.run(story())
+    assert records(both.target, f"{topic}-other", 1) == records(both.source, f"{topic}-other", 1)

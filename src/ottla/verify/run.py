@@ -89,9 +89,7 @@ class Run:
             brokers = len(admin.describe_cluster().brokers)
             wanted = self.options.replication_factor
             replicas = min(REPLICAS, brokers) if wanted == -1 else wanted
-            # An acknowledgement must mean that the record survives the loss of a broker.
-            configs = {"min.insync.replicas": str(max(1, replicas - 1)), "unclean.leader.election.enable": "false"}
-            new = [NewTopic(topic, self.options.partitions, replicas, configs) for topic in topics]
+            new = [NewTopic(topic, self.options.partitions, replicas, topic_configs(replicas)) for topic in topics]
             try:
                 admin.create_topics(new)
             except KafkaError as error:
@@ -160,3 +158,15 @@ def _raise_crashes(workers: Sequence[Worker]) -> None:
     for worker in workers:
         if worker.crash is not None:
             raise worker.crash
+
+
+def topic_configs(replicas: int) -> dict[str, str]:
+    """An acknowledgement must mean that the record survives the loss of a broker. Nothing may be deleted, whatever the
+    defaults of the cluster are: a record that has expired would look like a lost one."""
+    return {
+        "min.insync.replicas": str(max(1, replicas - 1)),
+        "unclean.leader.election.enable": "false",
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+    }

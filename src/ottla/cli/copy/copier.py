@@ -42,6 +42,8 @@ REFRESH_S = 30.0
 FAILURES_MAX = 8
 """Failures in a row, without progress in between, until a copy that does not follow gives up."""
 PAUSE_MAX_S = 10.0
+STALLED_S = 5.0
+"""After this time without a record, although some are left, topics are looked up again: one may have been deleted."""
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
 SOURCE_DEFAULTS = {"max.partition.fetch.bytes": "8388608"}
 TARGET_DEFAULTS = {
@@ -115,7 +117,12 @@ class Copier:
                             "another ottla copy of the same source and target has taken over",
                             "run only one of them; the other one continues where this one stopped",
                         ) from error
-                    may_help = error.retriable or isinstance(error, TransactionAbortable)
+                    # Out of range: retention was faster. The next session notes it, and continues behind the gap.
+                    may_help = (
+                        error.retriable
+                        or isinstance(error, TransactionAbortable)
+                        or error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+                    )
                     if not may_help or (failures >= FAILURES_MAX and not follow):
                         raise
                     log.warning("copy: %s; starting again from the ledger", error)
@@ -127,7 +134,10 @@ class Copier:
         clusters = [(await each.describe_cluster()).cluster_id for each in (source, target)]
         if clusters[0] == clusters[1]:
             raise CommandError(f"source and target are the same cluster, {clusters[0]}", "check --from and --to")
+        before = self.topics
         self.topics, notices = await prepare(source, target, self._pattern)
+        for name in sorted({topic.name for topic in before} - {topic.name for topic in self.topics}):
+            self.status.note(f"{name} was deleted in the source while it was copied")
         if not self.topics and not follow:
             raise CommandError(f"no topic of the source matches {self._pattern}", "see: ottla topic list")
         for notice in notices:
@@ -140,13 +150,14 @@ class Copier:
             self.ledger = await read_ledger(self._target, clusters[0])
             await self._seek(consumer, source, target)
             self._on_progress(self.status)
-            refresh_at = monotonic() + REFRESH_S
+            refresh_at, stalled_at = monotonic() + REFRESH_S, monotonic() + STALLED_S
             while not await self._is_done(consumer) or follow:
-                if follow and monotonic() >= refresh_at:
+                if monotonic() >= (refresh_at if follow else stalled_at):
                     return False
                 batch = await consumer.poll_arrow(POLL_MS, max_records=POLL_RECORDS_MAX)
                 if batch.num_rows:
                     await self._copy(consumer, producer, batch)
+                    stalled_at = monotonic() + STALLED_S
                 self._on_progress(self.status)
             return True
 
