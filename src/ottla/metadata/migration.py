@@ -70,9 +70,9 @@ def _check_stopped(entries: Sequence[Entry], name: str) -> None:
         if entry.session_id and entry.key.startswith(records.BROKER_IDS + "/")
     )
     if running or any(entry.session_id for entry in entries):
-        brokers = f"broker {', '.join(running)}" if running else "a broker"
+        several = f"brokers {', '.join(running)} are" if len(running) > 1 else "a broker is"
         raise OttlaError(
-            f"{brokers} is using {name}",
+            f"{f'broker {running[0]} is' if len(running) == 1 else several} using {name}",
             "Stop all brokers of the cluster first. After a crash, wait for broker.session.timeout.ms.",
         )
 

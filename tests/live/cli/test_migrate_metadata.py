@@ -93,7 +93,7 @@ def test_topics_groups_and_transactions_survive_the_way_to_etcd_and_back(etcd: E
         assert clients.read_on(20) == set(clients.sent)
         running = migrate("--from", source, "--to", target)
         assert running.returncode != 0
-        assert "broker 1, 2, 3 is using" in running.stderr
+        assert "brokers 1, 2, 3 are using" in running.stderr
         epochs = [state.leader_epoch for state in cluster.describe("orders")]
         for start, end in ((source, target), (target, source)):
             stop(cluster)

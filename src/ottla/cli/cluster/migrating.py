@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli.output import console, error_console, print_json
+from ottla.cli.output import console, error_console, plural, print_json
 from ottla.cli.session import AsJson
 from ottla.errors import OttlaError
 
@@ -73,7 +73,7 @@ def migrate_metadata(
         return
     out = console()
     done = "had" if result.was_complete else "has"
-    out.print(f"{target} {done} all {result.keys} keys of {result.topics} topics; each was compared")
+    out.print(f"{target} {done} all {result.keys} keys of {plural(result.topics, 'topic')}; each was compared")
     out.print(f"start the brokers with: --metadata {target}")
     out.print(f"to go back: ottla cluster migrate-metadata --from {target} --to {source}", style="dim")
 

@@ -118,7 +118,8 @@ class EtcdStore(MetadataStore):
                     await self.close()
                     raise OttlaError(
                         f"cannot use etcd at {self.location}: {error}",
-                        "Check the addresses, and that a majority of its members runs.",
+                        "Check the addresses, that a majority of its members runs, and the scheme: "
+                        "etcds:// for TLS, else etcd://.",
                     ) from None
                 self._note_problem(f"cannot be reached, will be retried: {error}")
                 await asyncio.sleep(RETRY_S)
