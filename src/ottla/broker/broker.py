@@ -221,6 +221,9 @@ class Broker:
         )
         self.services.verify_transaction = _verify_by(self.services)
         if authorizer is not None:
+            from ottla.broker.denials import Denials
+
+            authorizer.on_denied = Denials().report
             self.services.authorizer = authorizer
             everyone = authorizer.allow_everyone_if_no_acl_found
             if not (everyone or authorizer.super_users or metadata.image.acls):

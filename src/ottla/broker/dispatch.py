@@ -160,7 +160,7 @@ class Dispatcher:
             self.malformed += 1
             raise Disconnect(str(error)) from None
         route.requests += 1
-        context = Context(self.services, version, client_id, connection)
+        context = Context(self.services, version, client_id, connection, key)
         if self.throttling is not None:
             return self.throttling.answer(route, request, context, correlation_id, len(frame), started)
         try:

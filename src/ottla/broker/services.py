@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.handler_support.transaction_verification import TransactionVerifier, refuse_transactions
 from ottla.errors import ErrorCode, KafkaError
+from ottla.net.log_limit import one_line
+from ottla.security.resources import NOT_REPORTED
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators import Coordinators
@@ -99,10 +101,13 @@ class Services:
 class Context:
     """Where a request comes from, and in which version."""
 
-    __slots__ = ("api_version", "client_id", "connection", "services")
+    __slots__ = ("api_key", "api_version", "client_id", "connection", "services")
 
-    def __init__(self, services: Services, api_version: int, client_id: str, connection: "Connection") -> None:
+    def __init__(
+        self, services: Services, api_version: int, client_id: str, connection: "Connection", api_key: int = 0
+    ) -> None:
         self.services = services
+        self.api_key = api_key
         self.api_version = api_version
         self.client_id = client_id
         self.connection = connection
@@ -119,19 +124,26 @@ class Context:
         return self.connection.principal
 
     @property
+    def requester(self) -> str:
+        """Who sent the request from where, for the log: `User:alice at 10.0.0.7`."""
+        return one_line(f"{self.principal} at {self.client_host[1:]}")
+
+    @property
     def listener(self) -> str:
         """The name of the listener that the client connected to; it decides which addresses the client gets."""
         return self.connection.listener
 
-    # What the client may do. Without an authorizer that is everything.
+    # What the client may do. Without an authorizer that is everything. Denials are logged (`denials.py`). `quietly` is
+    # for questions whose answer "no" refuses nothing, because another permission may do, or a list becomes shorter.
 
-    def allows(self, operation: "Operation", resource: "Resource") -> bool:
+    def allows(self, operation: "Operation", resource: "Resource", *, quietly: bool = False) -> bool:
         """Whether the client may do this. `resource` has an exact name: `Resource(ResourceType.TOPIC, "orders")`."""
         authorizer = self.services.authorizer
         if authorizer is None:
             return True
         connection = self.connection
-        return authorizer.allows(connection.principal, connection.client_host[1:], operation, resource)
+        api_key = NOT_REPORTED if quietly else self.api_key
+        return authorizer.allows(connection.principal, connection.client_host[1:], operation, resource, api_key)
 
     def require(self, operation: "Operation", resource: "Resource") -> None:
         """Raises the error of the resource's type, for example TOPIC_AUTHORIZATION_FAILED, unless it is allowed."""
@@ -140,14 +152,15 @@ class Context:
 
             raise refusal(operation, resource, self.principal)
 
-    def allowed(self, operation: "Operation", kind: "ResourceType") -> "Decisions | None":
+    def allowed(self, operation: "Operation", kind: "ResourceType", *, quietly: bool = False) -> "Decisions | None":
         """What the client may do by the names of resources, for requests that name many: `allowed[name]` is a bool.
         None if there is no authorizer."""
         authorizer = self.services.authorizer
         if authorizer is None:
             return None
         connection = self.connection
-        return authorizer.decisions(connection.principal, connection.client_host[1:], operation, kind)
+        api_key = NOT_REPORTED if quietly else self.api_key
+        return authorizer.decisions(connection.principal, connection.client_host[1:], operation, kind, api_key)
 
     def allows_any(self, operation: "Operation", kind: "ResourceType") -> bool:
         """Whether the client may do this on at least one resource that exists or could exist."""

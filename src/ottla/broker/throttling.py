@@ -165,7 +165,7 @@ def is_exempt(api_key: int, request: Any, context: Context) -> bool:
     if api_key == ApiKey.WRITE_TXN_MARKERS or (
         api_key == ApiKey.FETCH and is_from_follower(request, context.api_version)
     ):
-        return context.allows(Operation.CLUSTER_ACTION, CLUSTER)
+        return context.allows(Operation.CLUSTER_ACTION, CLUSTER, quietly=True)
     return api_key != ApiKey.FETCH and is_broker(context)
 
 

@@ -6,7 +6,7 @@ matches, the answer is no. An authorizer never changes: new ACLs make a new one,
 
 import enum
 import ipaddress
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from ottla.security.acls import (
     ResourcePattern,
 )
 from ottla.security.principal import Principal
-from ottla.security.resources import Operation, PatternType, PermissionType, Resource, ResourceType
+from ottla.security.resources import NOT_REPORTED, Operation, PatternType, PermissionType, Resource, ResourceType
 
 CACHED_MAX = 50_000
 """Decisions and clients that are remembered. When there are more, all are forgotten."""
@@ -53,15 +53,39 @@ class Verdict(NamedTuple):
     """The ACL that decided, if one did."""
 
 
-class Decisions(dict[str, bool]):
-    """Whether one client may do one operation, by the name of the resource. Look names up with `[]`."""
+class Denial(NamedTuple):
+    """A client was refused something. Cached decisions are reported too."""
 
-    __slots__ = ("_authorizer", "_host", "_operation", "_principal", "_type")
+    principal: Principal
+    host: str
+    operation: Operation
+    resource: Resource
+    api_key: int
+
+
+def _ignore(denial: Denial, authorizer: "Authorizer") -> None: ...
+
+
+class Decisions(dict[str, bool]):
+    """Whether one client may do one operation, by the name of the resource. Look names up with `[]`.
+
+    The dictionary has what is allowed; other names end in `__missing__`, where denials are reported.
+    """
+
+    __slots__ = ("_api_key", "_authorizer", "_denied", "_host", "_operation", "_principal", "_type")
 
     def __init__(
-        self, authorizer: "Authorizer", principal: Principal, host: str, operation: Operation, kind: ResourceType
+        self,
+        authorizer: "Authorizer",
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        kind: ResourceType,
+        api_key: int,
     ) -> None:
         super().__init__()
+        self._api_key = api_key
+        self._denied: set[str] = set()
         self._authorizer = authorizer
         self._principal = principal
         self._host = host
@@ -69,13 +93,25 @@ class Decisions(dict[str, bool]):
         self._type = kind
 
     def __missing__(self, name: str) -> bool:
-        is_allowed = self._authorizer.decide(
-            self._principal, self._host, self._operation, Resource(self._type, name)
-        ).is_allowed
-        if len(name) <= CACHED_NAME_MAX:
-            self._authorizer.count_cached()
-            self[name] = is_allowed
-        return is_allowed
+        authorizer, resource = self._authorizer, Resource(self._type, name)
+        if name not in self._denied:
+            is_allowed = authorizer.decide(self._principal, self._host, self._operation, resource).is_allowed
+            if len(name) <= CACHED_NAME_MAX:
+                authorizer.count_cached()
+                if is_allowed:
+                    self[name] = True
+                else:
+                    self._denied.add(name)
+            if is_allowed:
+                return True
+        if self._api_key != NOT_REPORTED:
+            denial = Denial(self._principal, self._host, self._operation, resource, self._api_key)
+            authorizer.on_denied(denial, authorizer)
+        return False
+
+    @property
+    def cached_count(self) -> int:
+        return len(self) + len(self._denied)
 
 
 class Authorizer:
@@ -87,10 +123,13 @@ class Authorizer:
         *,
         super_users: Collection[Principal] = (),
         allow_everyone_if_no_acl_found: bool = False,
+        on_denied: "Callable[[Denial, Authorizer], None]" = _ignore,
     ) -> None:
         self.acls = acls
         self.super_users = frozenset(super_users)
         self.allow_everyone_if_no_acl_found = allow_everyone_if_no_acl_found
+        self.on_denied = on_denied
+        """Is told of each denial."""
         self._prefix_lengths: dict[ResourceType, list[int]] = {}
         """The lengths of prefixes for which there are ACLs: for each of them one prefix can match a name."""
         lengths: dict[ResourceType, set[int]] = {}
@@ -99,7 +138,7 @@ class Authorizer:
                 lengths.setdefault(kind, set()).add(len(name))
         for kind, found in lengths.items():
             self._prefix_lengths[kind] = sorted(found, reverse=True)
-        self._clients: dict[tuple[Principal, str], list[Decisions | None]] = {}
+        self._clients: dict[tuple[Principal, str], dict[int, Decisions]] = {}
         self._any: dict[tuple[Principal, str, Operation, ResourceType], bool] = {}
         self._cached = 0
 
@@ -109,24 +148,40 @@ class Authorizer:
             acls,
             super_users=self.super_users,
             allow_everyone_if_no_acl_found=self.allow_everyone_if_no_acl_found,
+            on_denied=self.on_denied,
         )
 
     # -- questions --
 
-    def allows(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> bool:
+    def allows(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource: Resource,
+        api_key: int = NOT_REPORTED,
+    ) -> bool:
         """Whether a client of this principal at this address may do it."""
-        return self.decisions(principal, host, operation, resource.type)[resource.name]
+        return self.decisions(principal, host, operation, resource.type, api_key)[resource.name]
 
-    def decisions(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> Decisions:
-        """What a client may do, by the names of resources; cached."""
+    def decisions(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        kind: ResourceType,
+        api_key: int = NOT_REPORTED,
+    ) -> Decisions:
+        """What a client may do, by the names of resources; cached. Denials are reported for the API that asks."""
         by_client = self._clients.get((principal, host))
         if by_client is None:
             self.count_cached()
-            by_client = self._clients[principal, host] = [None] * _SLOTS
-        slot = kind << 4 | operation
-        found = by_client[slot]
+            by_client = self._clients[principal, host] = {}
+        key = (api_key << 4 | kind) << 4 | operation
+        found = by_client.get(key)
         if found is None:
-            found = by_client[slot] = Decisions(self, principal, host, operation, kind)
+            self.count_cached()
+            found = by_client[key] = Decisions(self, principal, host, operation, kind, api_key)
         return found
 
     def decide(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> Verdict:
@@ -196,8 +251,8 @@ class Authorizer:
     @property
     def cached_count(self) -> int:
         """How many clients and decisions are remembered."""
-        decisions = (each for client in self._clients.values() for each in client if each)
-        return len(self._any) + len(self._clients) + sum(map(len, decisions))
+        tables = [table for client in self._clients.values() for table in client.values()]
+        return len(self._any) + len(self._clients) + len(tables) + sum(table.cached_count for table in tables)
 
     def count_cached(self) -> None:
         self._cached += 1
@@ -205,9 +260,6 @@ class Authorizer:
             self._clients.clear()
             self._any.clear()
             self._cached = 0
-
-
-_SLOTS = (max(ResourceType) << 4 | max(Operation)) + 1
 
 
 def _applies(entry: AccessControlEntry, who: str, host: str, operation: Operation) -> bool:

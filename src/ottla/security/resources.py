@@ -68,3 +68,7 @@ class Resource(NamedTuple):
 CLUSTER_NAME = "kafka-cluster"
 CLUSTER = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
 """The only resource of its type."""
+
+NOT_REPORTED = -1
+"""Instead of an API key, for a question whose answer "no" refuses nothing: another permission may do, or a list becomes
+shorter. Kafka has `logIfDenied` for this."""

@@ -12,6 +12,7 @@ from ottla.broker.settings.config import Settings, load_config
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.protocol.api import API
+from ottla.security.principal import ANONYMOUS
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint
 
@@ -28,6 +29,8 @@ class AdminWorld:
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self.runner = asyncio.Runner()
         self.tree = MemoryTree()
+        self.principal = ANONYMOUS
+        """Who asks."""
         self.followers: dict[int, MetadataFollower] = {}
         self.services = self.add_broker(0, settings or {})
 
@@ -83,8 +86,8 @@ class AdminWorld:
         api = API[request.api_key]
         assert version in SERVED[request.api_key].versions
         received = api.request.decode(request.encode(version), version)
-        connection: Any = SimpleNamespace(client_host="/127.0.0.1", listener=listener)
-        context = Context(broker or self.services, version, "test", connection)
+        connection: Any = SimpleNamespace(client_host="/127.0.0.1", listener=listener, principal=self.principal)
+        context = Context(broker or self.services, version, "test", connection, request.api_key)
         response = handler_for(request.api_key)(received, context)
         if not isinstance(response, api.response):
             response = await response

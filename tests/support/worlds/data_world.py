@@ -207,7 +207,7 @@ class DataWorld:
         """Like `begin`, from within the loop: several requests can come in the same turn."""
         decoded = type(request).decode(request.encode(version), version)
         peer: Any = connection or self.connection
-        return handler_for(request.api_key)(decoded, Context(self.services, version, client_id, peer))
+        return handler_for(request.api_key)(decoded, Context(self.services, version, client_id, peer, request.api_key))
 
     def ask(self, request: Message, version: int, client_id: str = "test") -> Any:
         """The response to a request, decoded from its bytes in that version."""

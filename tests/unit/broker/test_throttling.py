@@ -208,7 +208,7 @@ def test_with_an_authorizer_only_who_may_act_for_the_cluster_is_a_broker() -> No
     class Nobody:
         """Allows everything but CLUSTER_ACTION."""
 
-        def allows(self, principal: Any, host: str, operation: Operation, resource: Any) -> bool:
+        def allows(self, principal: Any, host: str, operation: Operation, resource: Any, api_key: int) -> bool:
             return operation != Operation.CLUSTER_ACTION
 
     async def story(world: World) -> None:

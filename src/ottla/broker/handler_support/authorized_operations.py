@@ -46,9 +46,11 @@ def authorized_operations(context: "Context", resource: Resource) -> int:
     """What the client may do with a resource, one bit for each operation. Without an authorizer that is everything."""
     if context.services.authorizer is None:
         return _ALL[resource.type]
-    return sum(1 << operation for operation in OPERATIONS[resource.type] if context.allows(operation, resource))
+    return sum(
+        1 << operation for operation in OPERATIONS[resource.type] if context.allows(operation, resource, quietly=True)
+    )
 
 
 def authorized_cluster_operations(context: "Context") -> int:
     """The same for the cluster: nothing for a client that may not even describe it."""
-    return authorized_operations(context, CLUSTER) if context.allows(Operation.DESCRIBE, CLUSTER) else 0
+    return authorized_operations(context, CLUSTER) if context.allows(Operation.DESCRIBE, CLUSTER, quietly=True) else 0

@@ -22,5 +22,5 @@ def is_broker(context: "Context") -> bool:
         and len(number) <= _ID_DIGITS
         and number.isdecimal()
         and int(number) in context.services.image.brokers
-        and context.allows(Operation.CLUSTER_ACTION, CLUSTER)
+        and context.allows(Operation.CLUSTER_ACTION, CLUSTER, quietly=True)
     )

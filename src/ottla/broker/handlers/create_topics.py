@@ -59,7 +59,7 @@ async def create_topics(request: CreateTopicsRequest, context: Context) -> Creat
 
 def _refused(request: CreateTopicsRequest, context: Context) -> list[str]:
     """The topics that the client may not create. Who may create topics in the cluster may create all."""
-    if context.allows(Operation.CREATE, CLUSTER):
+    if context.allows(Operation.CREATE, CLUSTER, quietly=True):
         return []
     creatable = context.allowed(Operation.CREATE, ResourceType.TOPIC)
     names = Counter(topic.name for topic in request.topics)
@@ -76,7 +76,7 @@ def _result(
     if result.error == ErrorCode.NONE:
         # With validate_only no topic has this id.
         answer.topic_id = ZERO_UUID if request.validate_only else result.topic_id
-        describable = context.allowed(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC)
+        describable = context.allowed(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, quietly=True)
         if describable is not None and not describable[answer.name]:
             answer.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return answer

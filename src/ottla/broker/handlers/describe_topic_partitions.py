@@ -27,7 +27,7 @@ def describe_topic_partitions(
     names = {topic.name for topic in request.topics} or image.topics.keys()
     room = max(1, min(request.response_partition_limit, context.services.config.max_request_partition_size_limit))
     response = DescribeTopicPartitionsResponse()
-    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC, quietly=not request.topics)
     refused = [] if describable is None else [name for name in names if not describable[name] and name >= first_topic]
     for name in sorted(name for name in names if name >= first_topic):
         if describable is not None and not describable[name]:

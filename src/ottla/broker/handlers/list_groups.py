@@ -29,8 +29,8 @@ def list_groups(
     states = {state.strip().lower() for state in request.states_filter}
     types = {kind.strip().lower() for kind in request.types_filter}
     found = [group for hosted in groups.active_shards() for group in hosted.shard.groups.values()]
-    if not context.allows(Operation.DESCRIBE, CLUSTER):
-        describable = context.allowed(Operation.DESCRIBE, ResourceType.GROUP)
+    if not context.allows(Operation.DESCRIBE, CLUSTER, quietly=True):
+        describable = context.allowed(Operation.DESCRIBE, ResourceType.GROUP, quietly=True)
         found = [group for group in found if describable is None or describable[group.group_id]]
     if len(found) <= SLICE:
         return ListGroupsResponse(groups=listed(found, states, types))

@@ -51,7 +51,7 @@ def list_transactions(
             context.services.clock(),
         )
     ]
-    describable = context.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID)
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, quietly=True)
     if describable is not None:
         found = [transaction for transaction in found if describable[transaction.transactional_id]]
     if pattern is not None:

@@ -92,7 +92,8 @@ def _metadata(request: MetadataRequest, context: Context) -> Response:
 
 
 def _all(request: MetadataRequest, context: Context) -> Response:
-    view, describable = View.of(request, context), context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    view = View.of(request, context)
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC, quietly=True)
     if describable is None:
         return _respond(request, context, list(view.image.topics), view.topic)
     shown = [name for name in view.image.topics if describable[name]]
@@ -106,7 +107,7 @@ def _split_by_access(missing: list[str], context: Context) -> tuple[list[str], d
     assert describable is not None
     assert creatable is not None
     described = [name for name in missing if describable[name]]
-    if context.allows(Operation.CREATE, CLUSTER):
+    if context.allows(Operation.CREATE, CLUSTER, quietly=True):
         return described, {}
     refused = [name for name in described if not creatable[name]]
     return [name for name in described if creatable[name]], dict.fromkeys(refused, _REFUSED)

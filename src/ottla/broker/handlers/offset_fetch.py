@@ -187,7 +187,7 @@ def _fetch(
 
 def _shown(topics: Topics | None, answer: Found, context: Context) -> Found:
     """What the client may see of an answer: topics that it may not describe are left out or, if named, refused."""
-    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
+    describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC, quietly=topics is None)
     if describable is None or isinstance(answer, KafkaError):
         return answer
     shown = []

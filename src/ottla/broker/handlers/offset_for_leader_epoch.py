@@ -18,7 +18,7 @@ def offset_for_leader_epoch(request: OffsetForLeaderEpochRequest, context: Conte
     replicas = context.services.replicas
     topics = []
     describable = None
-    if not context.allows(Operation.CLUSTER_ACTION, CLUSTER):
+    if not context.allows(Operation.CLUSTER_ACTION, CLUSTER, quietly=True):
         describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
     for topic in request.topics:
         answers = []
