@@ -1,6 +1,8 @@
 """Users that are created before a broker runs, in the form of kafka-storage."""
 
 import asyncio
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,15 @@ def test_an_existing_user_keeps_its_password_unless_it_is_replaced(tmp_path: Pat
         assert await is_password("third")
 
     asyncio.run(story())
+
+
+def test_directories_that_are_created_for_users_are_private(tmp_path: Path) -> None:
+    """All of them: a broker warns of a data directory that others can read, and the metadata is one level below."""
+    before = os.umask(0)
+    try:
+        location = tmp_path / "ottla-data" / "metadata" / "metadata.sqlite"
+        asyncio.run(add_users_to(str(location), [NewUser("alice", "alice-secret", SCRAM_SHA_256)], replace=True))
+    finally:
+        os.umask(before)
+    for directory in (location.parent, location.parent.parent):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700, directory

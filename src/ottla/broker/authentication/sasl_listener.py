@@ -105,6 +105,8 @@ class SaslConnection:
         self._is_busy = False
         self._is_again = False
         """Whether this is a re-authentication."""
+        self._is_reported = False
+        """Whether the failure of this authentication was counted and logged."""
         self._authenticated_at = MonotonicMs(0)
         self.session_expires: MonotonicMs | None = None
 
@@ -179,8 +181,18 @@ class SaslConnection:
 
     async def fail(self, code: ErrorCode, reason: str) -> KafkaError:
         """The error for the client, after a delay: guessing takes time. The connection ends with its answer."""
-        listener, connection = self._listener, self._connection
         self._state = State.FAILED
+        self._report(reason)
+        await asyncio.sleep(self._listener.failure_delay_ms / 1000)
+        self._connection.end()
+        return KafkaError(code, reason)
+
+    def _report(self, reason: str) -> None:
+        """Counts and logs a failure, once."""
+        if self._is_reported:
+            return
+        self._is_reported = True
+        listener, connection = self._listener, self._connection
         if self._is_again:
             listener.counters.failed_again += 1
         else:
@@ -194,9 +206,6 @@ class SaslConnection:
                 one_line(reason),
                 listener.failures.suffix,
             )
-        await asyncio.sleep(listener.failure_delay_ms / 1000)
-        connection.end()
-        return KafkaError(code, reason)
 
     # --- the exchange -------------------------------------------------------------------------------------
 
@@ -215,6 +224,9 @@ class SaslConnection:
         assert self._exchange is not None
         answered = self._exchange.answer(token)
         outcome = await answered if inspect.isawaitable(answered) else answered
+        if outcome.failure:
+            # Not every client acknowledges it: aiokafka goes on as if it had succeeded.
+            self._report(outcome.failure)
         return outcome, 0 if outcome.user is None else self._complete(outcome, outcome.user)
 
     def _complete(self, outcome: Outcome, user: str) -> int:

@@ -117,10 +117,18 @@ def _file_at(path: str) -> str:
     if os.path.isdir(path):
         path = os.path.join(path, METADATA_FILE)
     try:
-        os.makedirs(os.path.dirname(path) or ".", 0o700, exist_ok=True)
+        _make_private(os.path.dirname(path))
     except OSError as error:
         raise OttlaError(f"cannot use {path} as metadata file: {error.strerror or error}") from None
     return path
+
+
+def _make_private(directory: str) -> None:
+    """Creates a directory, and those above it that are missing, for this user only: it may be the data directory."""
+    # The mode of os.makedirs is that of the last directory only.
+    if directory and not os.path.isdir(directory):
+        _make_private(os.path.dirname(directory))
+        os.makedirs(directory, 0o700, exist_ok=True)
 
 
 async def _add(store: MetadataStore, user: NewUser, replace: bool) -> bool:

@@ -42,6 +42,8 @@ class Outcome(NamedTuple):
     user: str | None = None
     expires_ms: int | None = None
     """When the client's credential expires, in milliseconds since 1970."""
+    failure: str = ""
+    """Why the client was rejected, if `challenge` says so and the client still has to acknowledge it."""
 
 
 class PlainServer:
@@ -172,7 +174,8 @@ class OauthBearerServer:
                 raise SaslFailure("the authorization id is different from the user of the token")
         except SaslFailure as failure:
             self._failure = f"Authentication failed: {failure}"
-            return Outcome(json.dumps({"status": "invalid_token"}, separators=(",", ":")).encode())
+            challenge = json.dumps({"status": "invalid_token"}, separators=(",", ":")).encode()
+            return Outcome(challenge, failure=self._failure)
         return Outcome(b"", verified.user, verified.expires_ms)
 
 
