@@ -69,8 +69,12 @@ class ClusterChanges(ABC):
     async def _catch_up(self) -> None:
         """Returns when the image has every change that was committed before this call."""
 
-    async def create_topics(self, topics: "Sequence[NewTopic]", *, validate_only: bool = False) -> "list[TopicResult]":
-        from ottla.metadata import controller  # imported on first use, for a quick start
+    # Administrative changes are logged with the client that asked for them (`by`).
+
+    async def create_topics(
+        self, topics: "Sequence[NewTopic]", *, validate_only: bool = False, by: str = ""
+    ) -> "list[TopicResult]":
+        from ottla.metadata import change_log, controller  # imported on first use, for a quick start
 
         results = await self._submit(
             lambda image: controller.create_topics(
@@ -79,11 +83,15 @@ class ClusterChanges(ABC):
         )
         for result in results:
             if result.error == ErrorCode.NONE and not validate_only:
-                log.info("topic %s created: %d partitions", result.name, result.partitions)
+                change_log.log_change(f"topic {result.name} created: {result.partitions} partitions", by)
         return results
 
     def start_creating(
-        self, topics: "Iterable[NewTopic]", refuses: "Callable[[TopicResult], bool]" = lambda result: False
+        self,
+        topics: "Iterable[NewTopic]",
+        refuses: "Callable[[TopicResult], bool]" = lambda result: False,
+        *,
+        by: str = "",
     ) -> "list[TopicResult]":
         """Creates topics in the background. Returns at once what is wrong with them, or that they will be created.
 
@@ -98,12 +106,12 @@ class ClusterChanges(ABC):
         possible = {result.name for result in results if result.error == ErrorCode.NONE and not refuses(result)}
         wanted = [topic for topic in missing if topic.name in possible]
         for start in range(0, len(wanted), CREATED_AT_ONCE):
-            self._create_once(wanted[start : start + CREATED_AT_ONCE]).add_done_callback(_log_failure)
+            self._create_once(wanted[start : start + CREATED_AT_ONCE], by).add_done_callback(_log_failure)
         return results
 
-    def _create_once(self, topics: "Sequence[NewTopic]") -> "asyncio.Task[list[TopicResult]]":
+    def _create_once(self, topics: "Sequence[NewTopic]", by: str = "") -> "asyncio.Task[list[TopicResult]]":
         """Others can wait for the same creation."""
-        task = asyncio.get_running_loop().create_task(self.create_topics(topics))
+        task = asyncio.get_running_loop().create_task(self.create_topics(topics, by=by))
         for topic in topics:
             self._creating[topic.name] = task
         task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in topics])
@@ -122,61 +130,74 @@ class ClusterChanges(ABC):
         return [result for result in results if result.name in asked]
 
     async def create_partitions(
-        self, requests: "Sequence[MorePartitions]", *, validate_only: bool = False
+        self, requests: "Sequence[MorePartitions]", *, validate_only: bool = False, by: str = ""
     ) -> "list[TopicResult]":
-        from ottla.metadata import controller
+        from ottla.metadata import change_log, controller
 
-        return await self._submit(
+        results = await self._submit(
             lambda image: controller.create_partitions(image, requests, validate_only=validate_only)
         )
+        totals = {request.name: request.total for request in requests}
+        for result in results:
+            if result.error == ErrorCode.NONE and not validate_only:
+                change_log.log_change(f"topic {result.name} has {totals[result.name or '']} partitions now", by)
+        return results
 
-    async def delete_topics(self, references: "Sequence[TopicReference]") -> "list[TopicResult]":
-        from ottla.metadata import controller
+    async def delete_topics(self, references: "Sequence[TopicReference]", *, by: str = "") -> "list[TopicResult]":
+        from ottla.metadata import change_log, controller
 
         results = await self._submit(lambda image: controller.delete_topics(image, references, self._rules))
         for result in results:
             if result.error == ErrorCode.NONE:
-                log.info("topic %s deleted", result.name)
+                change_log.log_change(f"topic {result.name} deleted", by)
         return results
 
     async def alter_configs(
-        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
+        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False, by: str = ""
     ) -> "list[ResourceResult]":
-        return await self._alter_configs(requests, incremental=False, validate_only=validate_only)
+        return await self._alter_configs(requests, incremental=False, validate_only=validate_only, by=by)
 
     async def incremental_alter_configs(
-        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False
+        self, requests: "Sequence[ResourceChange]", *, validate_only: bool = False, by: str = ""
     ) -> "list[ResourceResult]":
-        return await self._alter_configs(requests, incremental=True, validate_only=validate_only)
+        return await self._alter_configs(requests, incremental=True, validate_only=validate_only, by=by)
 
     async def _alter_configs(
-        self, requests: "Sequence[ResourceChange]", *, incremental: bool, validate_only: bool
+        self, requests: "Sequence[ResourceChange]", *, incremental: bool, validate_only: bool, by: str
     ) -> "list[ResourceResult]":
-        from ottla.metadata import config_changes
+        from ottla.metadata import change_log, config_changes
 
-        return await self._submit(
+        results = await self._submit(
             lambda image: config_changes.alter_configs(
                 image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
             )
         )
+        if not validate_only:
+            change_log.log_configs(requests, results, by, incremental=incremental)
+        return results
 
     async def alter_client_quotas(
-        self, requests: "Sequence[QuotaChange]", *, validate_only: bool = False
+        self, requests: "Sequence[QuotaChange]", *, validate_only: bool = False, by: str = ""
     ) -> "list[QuotaResult]":
-        from ottla.metadata import quota_changes
+        from ottla.metadata import change_log, quota_changes
 
-        return await self._submit(
+        results = await self._submit(
             lambda image: quota_changes.alter_client_quotas(image, requests, validate_only=validate_only)
         )
+        if not validate_only:
+            change_log.log_quotas(requests, results, by)
+        return results
 
     async def alter_user_scram_credentials(
-        self, deletions: "Sequence[Deletion]", upsertions: "Sequence[Upsertion]"
+        self, deletions: "Sequence[Deletion]", upsertions: "Sequence[Upsertion]", *, by: str = ""
     ) -> "list[UserResult]":
-        from ottla.metadata import scram_changes
+        from ottla.metadata import change_log, scram_changes
 
-        return await self._submit(
+        results = await self._submit(
             lambda image: scram_changes.alter_user_scram_credentials(image, deletions, upsertions)
         )
+        change_log.log_users(deletions, upsertions, results, by)
+        return results
 
     async def scram_secret(self) -> bytes:
         """A secret that all brokers share. The first one that asks creates it."""
@@ -190,21 +211,23 @@ class ClusterChanges(ABC):
             assert entry is not None
         return entry.value
 
-    async def update_features(self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False) -> None:
+    async def update_features(
+        self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False, by: str = ""
+    ) -> None:
         """Raises INVALID_UPDATE_VERSION if one of the levels cannot be set; then none is."""
-        from ottla.metadata import features
+        from ottla.metadata import change_log, features
 
         before = self._image.features
         await self._submit(lambda image: features.update_features(image, updates, validate_only=validate_only))
         for name, level in self._image.features.items():
             if before.get(name) != level:
-                log.info("feature %s is now at level %d", name, level)
+                change_log.log_change(f"feature {name} is now at level {level}", by)
 
     # ACLs
 
-    async def create_acls(self, bindings: "Sequence[AclBinding]") -> "list[KafkaError | None]":
+    async def create_acls(self, bindings: "Sequence[AclBinding]", *, by: str = "") -> "list[KafkaError | None]":
         """Adds ACLs. The result has, for each of them, what is wrong with it, or None."""
-        from ottla.metadata import acl_changes
+        from ottla.metadata import acl_changes, change_log
         from ottla.security.acls import check_binding
 
         results: dict[AclBinding, KafkaError | None] = {}
@@ -226,12 +249,12 @@ class ClusterChanges(ABC):
         for pattern, entries in wanted.items():
             if pattern not in failed:
                 for entry in entries:
-                    log.info("ACL added: %s %s", pattern, entry)
+                    change_log.log_change(f"ACL added: {pattern} {entry}", by)
         return [results.get(binding, failed.get(binding.pattern)) for binding in bindings]
 
-    async def delete_acls(self, filters: "Sequence[AclBindingFilter]") -> "list[list[AclBinding]]":
+    async def delete_acls(self, filters: "Sequence[AclBindingFilter]", *, by: str = "") -> "list[list[AclBinding]]":
         """Deletes the ACLs that match; the result has them for each of the filters."""
-        from ottla.metadata import acl_changes
+        from ottla.metadata import acl_changes, change_log
 
         deleted: list[list[AclBinding]] = [[] for _ in filters]
         is_complete = False
@@ -240,8 +263,8 @@ class ClusterChanges(ABC):
             is_complete = some.is_complete
             for found, more in zip(deleted, some.deleted, strict=True):
                 found += more
-        for binding in dict.fromkeys(binding for found in deleted for binding in found):
-            log.info("ACL deleted: %s %s", *binding)
+        for pattern, entry in dict.fromkeys(binding for found in deleted for binding in found):
+            change_log.log_change(f"ACL deleted: {pattern} {entry}", by)
         return deleted
 
     # Partitions and brokers
@@ -261,9 +284,9 @@ class ClusterChanges(ABC):
         return results
 
     async def alter_partition_reassignments(
-        self, requests: "Sequence[Reassignment]", *, allow_replication_factor_change: bool = True
+        self, requests: "Sequence[Reassignment]", *, allow_replication_factor_change: bool = True, by: str = ""
     ) -> "list[ReassignmentResult]":
-        from ottla.metadata import elections, reassignments
+        from ottla.metadata import change_log, elections, reassignments
 
         results: list[ReassignmentResult] = []
         for chunk in _chunks(requests, elections.MAX_CHANGES):
@@ -275,14 +298,18 @@ class ClusterChanges(ABC):
             )
             chunk_results = await self._submit(decide)
             results += chunk_results
+        changed = sum(result.error == ErrorCode.NONE for result in results)
+        if changed:
+            change_log.log_change(f"reassignments of {changed} partitions were changed", by)
         return results
 
-    async def unregister_broker(self, broker_id: int) -> None:
+    async def unregister_broker(self, broker_id: int, *, by: str = "") -> None:
         """Raises BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST if the broker is running."""
+        from ottla.metadata import change_log
         from ottla.metadata.registration import unregister
 
         await self._submit(lambda image: unregister(image, broker_id))
-        log.info("broker %d is no longer a part of the cluster", broker_id)
+        change_log.log_change(f"broker {broker_id} is no longer a part of the cluster", by)
 
     # Producer ids
 

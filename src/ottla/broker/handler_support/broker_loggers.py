@@ -37,7 +37,7 @@ def describe_loggers() -> list[ConfigEntry]:
     ]
 
 
-def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> None:
+def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool, by: str) -> None:
     """Changes all levels or none. They are not stored: after a restart, the level of the command line applies again."""
     check_form(changes)
     loggers = _loggers()
@@ -56,7 +56,7 @@ def alter_loggers(changes: Sequence[ConfigChange], *, validate_only: bool) -> No
         return
     for name, level, _ in changes:
         loggers[name].setLevel(LEVELS[level] if level is not None else logging.NOTSET)
-        log.info("logger %s is now at level %s", name, _level_name(loggers[name].getEffectiveLevel()))
+        log.info("logger %s is now at level %s, by %s", name, _level_name(loggers[name].getEffectiveLevel()), by)
 
 
 def _level_name(number: int) -> str:

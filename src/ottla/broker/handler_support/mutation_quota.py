@@ -58,7 +58,9 @@ def start_creating(context: Context, names: Iterable[str]) -> tuple[dict[str | N
     """
     services, quota = context.services, MutationQuota(context, METADATA_STRICT_SINCE)
     wanted = [services.settings.automatic_topic(services.image, name) for name in dict.fromkeys(names)]
-    results = services.metadata.start_creating(wanted, lambda topic: quota.refuses(topic.partitions))
+    results = services.metadata.start_creating(
+        wanted, lambda topic: quota.refuses(topic.partitions), by=context.requester
+    )
     return {result.name: result.error for result in results}, quota.throttle_ms
 
 
@@ -69,7 +71,7 @@ async def create_topics(context: Context, wanted: Sequence[NewTopic], *, validat
         checked = await metadata.create_topics(wanted, validate_only=True)
         refused = {each.name for each in checked if each.error == ErrorCode.NONE and quota.refuses(each.partitions)}
     allowed = [topic for topic in wanted if topic.name not in refused]
-    results = await metadata.create_topics(allowed, validate_only=validate_only)
+    results = await metadata.create_topics(allowed, validate_only=validate_only, by=context.requester)
     return results + _refused(refused), quota.throttle_ms
 
 
@@ -86,7 +88,7 @@ async def create_partitions(context: Context, wanted: Sequence[MorePartitions], 
             if each.name in possible and quota.refuses(each.total - len(topics[each.name].partitions))
         }
     allowed = [each for each in wanted if each.name not in refused]
-    results = await metadata.create_partitions(allowed, validate_only=validate_only)
+    results = await metadata.create_partitions(allowed, validate_only=validate_only, by=context.requester)
     return results + _refused(refused), quota.throttle_ms
 
 
@@ -102,7 +104,7 @@ async def delete_topics(context: Context, references: Sequence[TopicReference]) 
                 refused.append(_result(reference.name or found.name, reference.topic_id))
             else:
                 allowed.append(reference)
-    return await metadata.delete_topics(allowed) + refused, quota.throttle_ms
+    return await metadata.delete_topics(allowed, by=context.requester) + refused, quota.throttle_ms
 
 
 def _refused(names: Iterable[str | None]) -> list[TopicResult]:

@@ -24,7 +24,9 @@ async def alter_configs(request: AlterConfigsRequest, context: Context) -> Alter
         for resource in request.resources
     ]
     allowed, refused = split_config_changes(context, wanted)
-    results = await context.services.metadata.alter_configs(allowed, validate_only=request.validate_only)
+    results = await context.services.metadata.alter_configs(
+        allowed, validate_only=request.validate_only, by=context.requester
+    )
     results += refused
     return AlterConfigsResponse(
         responses=[

@@ -29,7 +29,7 @@ async def alter_partition_reassignments(
         for partition in topic.partitions
     ]
     altering = context.services.metadata.alter_partition_reassignments(
-        wanted, allow_replication_factor_change=request.allow_replication_factor_change
+        wanted, allow_replication_factor_change=request.allow_replication_factor_change, by=context.requester
     )
     results = await within(request.timeout_ms, altering)
     return AlterPartitionReassignmentsResponse(

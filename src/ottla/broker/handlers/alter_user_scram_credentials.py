@@ -36,6 +36,7 @@ async def alter_user_scram_credentials(
             Upsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))
             for each in request.upsertions
         ],
+        by=context.requester,
     )
     return AlterUserScramCredentialsResponse(
         results=[Result(user=result.user, error_code=result.error, error_message=result.message) for result in results]

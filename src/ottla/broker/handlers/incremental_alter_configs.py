@@ -37,7 +37,9 @@ async def incremental_alter_configs(
     wanted, refused = split_config_changes(context, wanted)
     stored = [resource for resource in wanted if resource.resource_type != ResourceType.BROKER_LOGGER]
     metadata = context.services.metadata
-    results = await metadata.incremental_alter_configs(stored, validate_only=request.validate_only)
+    results = await metadata.incremental_alter_configs(
+        stored, validate_only=request.validate_only, by=context.requester
+    )
     results += [
         _alter_logger(resource, context, request.validate_only)
         for resource in wanted
@@ -62,7 +64,7 @@ def _alter_logger(resource: ResourceChange, context: Context, validate_only: boo
     kind, name, changes = resource
     try:
         check_broker_name(name, context.services.broker_id)
-        alter_loggers(changes, validate_only=validate_only)
+        alter_loggers(changes, validate_only=validate_only, by=context.requester)
     except KafkaError as error:
         return ResourceResult(kind, name, error.code, error.detail)
     return ResourceResult(kind, name)

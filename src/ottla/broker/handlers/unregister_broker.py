@@ -10,5 +10,5 @@ from ottla.security.resources import CLUSTER, Operation
 @handles(ApiKey.UNREGISTER_BROKER)
 async def unregister_broker(request: UnregisterBrokerRequest, context: Context) -> UnregisterBrokerResponse:
     context.require(Operation.ALTER, CLUSTER)
-    await context.services.metadata.unregister_broker(request.broker_id)
+    await context.services.metadata.unregister_broker(request.broker_id, by=context.requester)
     return UnregisterBrokerResponse(error_message=None)
