@@ -138,7 +138,8 @@ class Authorizer:
                 lengths.setdefault(kind, set()).add(len(name))
         for kind, found in lengths.items():
             self._prefix_lengths[kind] = sorted(found, reverse=True)
-        self._clients: dict[tuple[Principal, str], dict[int, Decisions]] = {}
+        self._clients: dict[tuple[Principal, str, int], list[Decisions | None]] = {}
+        """For each client and API that asks, by resource type and operation."""
         self._any: dict[tuple[Principal, str, Operation, ResourceType], bool] = {}
         self._cached = 0
 
@@ -173,15 +174,14 @@ class Authorizer:
         api_key: int = NOT_REPORTED,
     ) -> Decisions:
         """What a client may do, by the names of resources; cached. Denials are reported for the API that asks."""
-        by_client = self._clients.get((principal, host))
+        by_client = self._clients.get((principal, host, api_key))
         if by_client is None:
             self.count_cached()
-            by_client = self._clients[principal, host] = {}
-        key = (api_key << 4 | kind) << 4 | operation
-        found = by_client.get(key)
+            by_client = self._clients[principal, host, api_key] = [None] * _SLOTS
+        slot = kind << 4 | operation
+        found = by_client[slot]
         if found is None:
-            self.count_cached()
-            found = by_client[key] = Decisions(self, principal, host, operation, kind, api_key)
+            found = by_client[slot] = Decisions(self, principal, host, operation, kind, api_key)
         return found
 
     def decide(self, principal: Principal, host: str, operation: Operation, resource: Resource) -> Verdict:
@@ -251,8 +251,8 @@ class Authorizer:
     @property
     def cached_count(self) -> int:
         """How many clients and decisions are remembered."""
-        tables = [table for client in self._clients.values() for table in client.values()]
-        return len(self._any) + len(self._clients) + len(tables) + sum(table.cached_count for table in tables)
+        decisions = (each for client in self._clients.values() for each in client if each is not None)
+        return len(self._any) + len(self._clients) + sum(each.cached_count for each in decisions)
 
     def count_cached(self) -> None:
         self._cached += 1
@@ -260,6 +260,9 @@ class Authorizer:
             self._clients.clear()
             self._any.clear()
             self._cached = 0
+
+
+_SLOTS = (max(ResourceType) << 4 | max(Operation)) + 1
 
 
 def _applies(entry: AccessControlEntry, who: str, host: str, operation: Operation) -> bool:
