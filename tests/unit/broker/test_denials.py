@@ -1,5 +1,6 @@
 """What clients were refused is in the log, and cannot fill it."""
 
+import functools
 import logging
 from collections.abc import Iterator
 
@@ -13,11 +14,20 @@ from ottla.net.connection import Connection
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
+from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
+from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
+from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
+from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.security.acls import AccessControlEntry, ResourcePattern
+from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from ottla.protocol.schema import Message
+from ottla.security.acls import AccessControlEntry, AclBinding, AclBindingFilter, ResourcePattern
 from ottla.security.authorizer import Authorizer, Denial
 from ottla.security.principal import Principal
-from ottla.security.resources import Operation, PermissionType, Resource, ResourceType
+from ottla.security.resources import CLUSTER_NAME, Operation, PermissionType, Resource, ResourceType
 from ottla.testing import World
 from ottla.types import Endpoint
 from tests.support.worlds.admin_world import AdminWorld
@@ -119,6 +129,66 @@ def test_a_broker_with_an_authorizer_logs_refusals(caplog: pytest.LogCaptureFixt
     (line,) = logged(caplog)
     assert line.startswith("User:ANONYMOUS at ")
     assert line.endswith(" may not ALTER TOPIC orders (CreatePartitions): the resource has no ACLs")
+
+
+async def grant(world: World, *grants: tuple[Operation, ResourceType]) -> None:
+    """Everyone may do this with every resource of the type, and nothing else."""
+    assert world.broker is not None
+    metadata = world.broker.services.metadata
+    await metadata.delete_acls([AclBindingFilter()])
+    for operation, kind in grants:
+        pattern = ResourcePattern(kind, CLUSTER_NAME if kind is ResourceType.CLUSTER else "*")
+        entry = AccessControlEntry("User:*", "*", operation, PermissionType.ALLOW)
+        assert await metadata.create_acls([AclBinding(pattern, entry)]) == [None]
+
+
+def _same(request: Message, version: int) -> Message:
+    return request
+
+
+def named(topic: str) -> MetadataRequest:
+    asked = MetadataRequest.MetadataRequestTopic(name=topic)
+    return MetadataRequest(
+        topics=[asked], include_topic_authorized_operations=True, include_cluster_authorized_operations=True
+    )
+
+
+def test_what_is_granted_in_another_way_or_only_left_out_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ottla.authorizer")
+    epochs = OffsetForLeaderEpochRequest
+    partition = epochs.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+    by_the_resources_themselves: list[tuple[Message, int]] = [
+        (CreateTopicsRequest(topics=[CREATE(name="a", num_partitions=1, replication_factor=1)], timeout_ms=9000), 7),
+        (named("a"), 10),
+        (named("created"), 10),
+        (epochs(replica_id=-1, topics=[epochs.OffsetForLeaderTopic(topic="a", partitions=[partition])]), 4),
+        (InitProducerIdRequest(transactional_id=None), 4),
+        (ListGroupsRequest(), 4),
+        (DescribeClusterRequest(include_cluster_authorized_operations=True), 0),
+        (DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="a")], timeout_ms=9000), 6),
+    ]
+    lists: list[tuple[Message, int]] = [
+        (MetadataRequest(topics=None), 10),
+        (DescribeTopicPartitionsRequest(), 0),
+        (ListGroupsRequest(), 4),
+        (ListTransactionsRequest(), 1),
+    ]
+
+    async def story(world: World) -> None:
+        connection = await Connection.open(Endpoint("127.0.0.1", 9092), client_id="broker-0")
+
+        async def ask(*requests: tuple[Message, int]) -> None:
+            for request, version in requests:
+                await connection.send(request.api_key, functools.partial(_same, request), max_version=version)
+                assert logged(caplog) == [], request
+
+        await grant(world, (Operation.ALL, ResourceType.TOPIC), (Operation.ALL, ResourceType.GROUP))
+        await ask(*by_the_resources_themselves)
+        await grant(world, (Operation.CLUSTER_ACTION, ResourceType.CLUSTER))
+        await ask((WriteTxnMarkersRequest(), 1), *lists)
+        connection.close()
+
+    World(1, authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer").run(story)
 
 
 def test_a_hostile_client_can_neither_fill_the_log_nor_forge_a_line(caplog: pytest.LogCaptureFixture, now: Now) -> None:
