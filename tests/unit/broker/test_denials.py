@@ -17,10 +17,12 @@ from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_topic_partitions import DescribeTopicPartitionsRequest
+from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
+from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from ottla.protocol.schema import Message
@@ -35,6 +37,7 @@ from tests.support.worlds.admin_world import AdminWorld
 ALICE = Principal("User", "alice")
 EVERY_TOPIC = ResourcePattern(ResourceType.TOPIC, "*")
 CREATE = CreateTopicsRequest.CreatableTopic
+PROTECTED = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER, ResourceType.TRANSACTIONAL_ID)
 MORE = CreatePartitionsRequest.CreatePartitionsTopic
 
 
@@ -174,7 +177,24 @@ def test_what_is_granted_in_another_way_or_only_left_out_is_not_logged(caplog: p
         (ListTransactionsRequest(), 1),
     ]
 
+    fetch = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=None)
+    delete = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name="b")], timeout_ms=9000)
+
     async def story(world: World) -> None:
+        await grant(world, *((Operation.ALL, kind) for kind in PROTECTED))
+        async with world.admin() as admin, world.producer(transactional_id="t") as producer:
+            await admin.create_topic("shown", partitions=1)
+            await admin.alter_group_offsets("g", {("shown", 0): 0})
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            await producer.send_and_wait("shown", b"1")
+            await admin.alter_client_quotas({"user": None}, {"producer_byte_rate": 1e9})
+            assert logged(caplog) == []
+            await refuse_nothing(world)
+            await grant(world, *((Operation.ALL, kind) for kind in PROTECTED))
+            await producer.commit_transaction()
+
+    async def refuse_nothing(world: World) -> None:
         connection = await Connection.open(Endpoint("127.0.0.1", 9092), client_id="broker-0")
 
         async def ask(*requests: tuple[Message, int]) -> None:
@@ -186,6 +206,20 @@ def test_what_is_granted_in_another_way_or_only_left_out_is_not_logged(caplog: p
         await ask(*by_the_resources_themselves)
         await grant(world, (Operation.CLUSTER_ACTION, ResourceType.CLUSTER))
         await ask((WriteTxnMarkersRequest(), 1), *lists)
+        await grant(world, (Operation.ALTER, ResourceType.CLUSTER))
+        await ask((WriteTxnMarkersRequest(), 1))
+        await grant(world, (Operation.CREATE, ResourceType.TOPIC))
+        await ask((CreateTopicsRequest(topics=[CREATE(name="b", num_partitions=1, replication_factor=1)]), 7))
+        await grant(world, (Operation.DESCRIBE, ResourceType.TOPIC))
+        await ask((named("b"), 10))
+        await grant(world, (Operation.DESCRIBE, ResourceType.GROUP))
+        await ask((OffsetFetchRequest(groups=[fetch]), 8))
+        await grant(world, (Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID))
+        await ask((DescribeTransactionsRequest(transactional_ids=["t"]), 0))
+        # One refusal is one line, however many questions it took.
+        await connection.send(delete.api_key, lambda version: delete, max_version=6)
+        (line,) = logged(caplog)
+        assert "may not DELETE TOPIC b (DeleteTopics)" in line
         connection.close()
 
     World(1, authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer").run(story)
