@@ -257,7 +257,7 @@ class Steady:
         self._producer.flush(PATIENCE_S)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_limited_producer_runs_at_its_quota_on_both(clean: list[Side]) -> None:
     """A burst at the start would come back every eleven seconds, when it leaves the window. So the producer fills the
     window evenly first, and then sends as fast as it can."""

@@ -33,7 +33,7 @@ def test_records_that_expire_during_an_outage_leave_a_gap_that_the_producer_reco
             "bootstrap.servers": broker.bootstrap,
             "enable.idempotence": True,
             "linger.ms": 0,
-            "message.timeout.ms": 1000,
+            "message.timeout.ms": 3000,
             "topic.metadata.refresh.fast.interval.ms": 20,
             "retry.backoff.ms": 20,
             "reconnect.backoff.ms": 20,
