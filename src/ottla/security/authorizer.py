@@ -129,7 +129,7 @@ class Authorizer:
         self.super_users = frozenset(super_users)
         self.allow_everyone_if_no_acl_found = allow_everyone_if_no_acl_found
         self.on_denied = on_denied
-        """Is told of each denial."""
+        """Called with each denial."""
         self._prefix_lengths: dict[ResourceType, list[int]] = {}
         """The lengths of prefixes for which there are ACLs: for each of them one prefix can match a name."""
         lengths: dict[ResourceType, set[int]] = {}

@@ -114,7 +114,7 @@ def _displaced(number: int, sent: Sent, found: tuple[str, int, int]) -> Anomaly:
 
 
 def check_duplicates(known: Knowledge) -> Iterator[Anomaly]:
-    """No value is at two places, whoever looks."""
+    """No reader finds a value at two places."""
     place, reported = known.place, set[int]()
     for number, operation in enumerate(known.history.operations):
         for read in operation.polled:

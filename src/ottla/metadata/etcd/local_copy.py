@@ -44,7 +44,7 @@ class LocalCopy:
         self.delivered = 0
         """The revision that `entries` is at. What was delivered to watchers is the same."""
         self.received = 0
-        """The last revision that etcd's watch has told about."""
+        """The last revision that etcd's watch has delivered."""
         self.committed = 0
         """The revision of the last commit that `entries` has."""
         self.lock: Lock | None = None

@@ -165,7 +165,7 @@ class OauthBearerServer:
 
     async def answer(self, token: bytes) -> Outcome:
         if self._failure is not None:
-            # The client has acknowledged the error that it was told.
+            # The client has acknowledged the error.
             raise SaslFailure(self._failure)
         authorization_id, encoded = _read_bearer(token)
         try:
