@@ -44,12 +44,18 @@ class Cache:
         asked = [SessionPartition(topic, FetchRequest.FetchPartition(partition=index)) for topic, index in partitions]
         return self.sessions.create(asked, uses_topic_ids=False, is_follower=is_follower, monotonic_ms=self.now)
 
-    def resumes(self, request: FetchRequest, uses_topic_ids: bool = False) -> FetchSession | None:
-        return self.sessions.resume(request, uses_topic_ids=uses_topic_ids, monotonic_ms=self.now)
+    def resumes(
+        self, request: FetchRequest, uses_topic_ids: bool = False, *, is_follower: bool = False
+    ) -> FetchSession | None:
+        return self.sessions.resume(
+            request, uses_topic_ids=uses_topic_ids, is_follower=is_follower, monotonic_ms=self.now
+        )
 
-    def refuses(self, request: FetchRequest, code: ErrorCode, uses_topic_ids: bool = False) -> None:
+    def refuses(
+        self, request: FetchRequest, code: ErrorCode, uses_topic_ids: bool = False, *, is_follower: bool = False
+    ) -> None:
         with pytest.raises(KafkaError) as caught:
-            self.resumes(request, uses_topic_ids)
+            self.resumes(request, uses_topic_ids, is_follower=is_follower)
         assert caught.value.code == code
 
 
@@ -113,6 +119,32 @@ def test_a_full_fetch_that_names_a_session_closes_it(epoch: int) -> None:
     cache = Cache()
     session_id = cache.opens(("a", 0))
     assert cache.resumes(asks(("a", 0), session_id=session_id, epoch=epoch)) is None
+    assert len(cache.sessions) == 0
+
+
+@pytest.mark.parametrize("is_follower", [True, False])
+def test_a_request_of_the_wrong_kind_of_client_changes_nothing_in_a_session(is_follower: bool) -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0), is_follower=is_follower)
+    session = cache.sessions.find(session_id)
+    assert session is not None
+    answered: list[FetchSession] = []
+    session.waiting = lambda: type("Wait", (), {"answer_now": lambda _: answered.append(session)})()  # type: ignore[assignment]
+    request = asks(("b", 7), session_id=session_id, epoch=1, forget=[("a", 0)])
+    cache.now += 1
+    cache.refuses(request, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, is_follower=not is_follower)
+    assert (list(session.partitions), session.epoch, session.last_used_ms) == ([("a", 0)], 1, NOW)
+    assert not answered
+    assert cache.resumes(asks(session_id=session_id, epoch=1), is_follower=is_follower) is session
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_only_the_same_kind_of_client_closes_a_session(epoch: int) -> None:
+    cache = Cache()
+    session_id = cache.opens(("a", 0), is_follower=True)
+    assert cache.resumes(asks(("a", 0), session_id=session_id, epoch=epoch)) is None
+    assert len(cache.sessions) == 1
+    assert cache.resumes(asks(("a", 0), session_id=session_id, epoch=epoch), is_follower=True) is None
     assert len(cache.sessions) == 0
 
 
@@ -208,7 +240,7 @@ def test_a_follower_evicts_a_consumer_but_not_the_other_way_round() -> None:
     follower = cache.opens(("b", 0), is_follower=True)
     assert follower != 0
     cache.now += EVICTION_MS
-    cache.resumes(asks(session_id=follower, epoch=1))
+    cache.resumes(asks(session_id=follower, epoch=1), is_follower=True)
     cache.now += 1
     assert cache.opens(*[("c", index) for index in range(50)]) == 0
 

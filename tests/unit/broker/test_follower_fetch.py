@@ -325,6 +325,20 @@ def test_a_session_is_a_followers_or_a_consumers(world: DataWorld) -> None:
     assert world.ask(request, VERSION).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+@pytest.mark.parametrize("epoch", [0, -1, 1])
+def test_a_consumer_that_knows_a_followers_session_cannot_change_or_end_it(world: DataWorld, epoch: int) -> None:
+    world.topic("orders", replicas=(0, 1))
+    follower = FollowerSession(world)
+    follower.start(1)
+    theft = follower.request({}, forget=(0,))
+    theft.replica_state = FetchRequest.ReplicaState()
+    theft.session_epoch = epoch
+    world.ask(theft, VERSION)
+    session = world.services.sessions.find(follower.session_id)
+    assert session is not None
+    assert (len(session.partitions), session.epoch) == (1, 1)
+
+
 # -- DeleteRecords --
 
 

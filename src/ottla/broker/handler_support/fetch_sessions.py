@@ -196,18 +196,22 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def resume(self, request: Any, *, uses_topic_ids: bool, monotonic_ms: int) -> FetchSession | None:
+    def resume(
+        self, request: Any, *, uses_topic_ids: bool, is_follower: bool, monotonic_ms: int
+    ) -> FetchSession | None:
         """The session of an incremental request, updated by it; None for a full fetch.
 
-        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR; the client then
-        starts again with a full fetch.
+        Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, and then has
+        changed nothing; the client starts again with a full fetch.
         """
         session_id, epoch = request.session_id, request.session_epoch
+        session = self._sessions.get(session_id)
+        if session is not None and session.is_follower != is_follower:
+            session = None  # a consumer must not read, change or end what a follower has, nor the other way round
         if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
-            if session_id in self._sessions:
+            if session is not None:
                 self._remove(session_id)
             return None
-        session = self._sessions.get(session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"there is no fetch session {session_id}")
         if session.epoch != epoch:

@@ -47,10 +47,11 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
         if request.session_id != NO_SESSION or request.session_epoch > INITIAL_EPOCH:
             services = context.services
             session = services.sessions.resume(
-                request, uses_topic_ids=context.api_version >= TOPIC_IDS_SINCE, monotonic_ms=services.monotonic()
+                request,
+                uses_topic_ids=context.api_version >= TOPIC_IDS_SINCE,
+                is_follower=follower_id >= 0,
+                monotonic_ms=services.monotonic(),
             )
-            if session is not None and session.is_follower != (follower_id >= 0):
-                raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "the session is not one of this kind of client")
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     reading: Reading
