@@ -293,6 +293,7 @@ class Broker:
             scram_users=self._scram_users,
         )
         security.secure_peers(between_brokers, protocols[between_brokers])
+        settings.check_security = security.check
         return security
 
     def _metadata_location(self, data: str) -> str:

@@ -141,6 +141,7 @@ def _altered(
         # Validate only the settings in this request: those accepted earlier stay valid.
         touched = {change.name for change in changes}
         rules.check_broker_configs(image, name, {n: v for n, v in configs.items() if n in touched})
+        rules.check_listeners(image, name, configs)
         return Put(records.broker_config_key(name), records.write_config(configs))
     if kind in WITHOUT_SETTINGS:
         check_resource_name(kind, name)

@@ -41,6 +41,10 @@ class Rules(Protocol):
     def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
         """Raises KafkaError if these settings are invalid for a running broker ("" for all of them)."""
 
+    def check_listeners(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
+        """Raises KafkaError if this broker's listeners could not use what `configs` change, as all that is set for
+        `broker` at run time: key stores that cannot be opened, for example."""
+
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
         """The default of a list setting; None if the setting is not a list."""
 

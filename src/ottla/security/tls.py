@@ -342,7 +342,8 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def _key_source(settings: Settings) -> str:
-    return settings.get("ssl.keystore.location") or "ssl.keystore.key"
+    location = settings.get("ssl.keystore.location")
+    return f"ssl.keystore.location: {location}" if location else "ssl.keystore.key"
 
 
 def _choice(settings: Settings, name: str, default: str, choices: Mapping[str, ssl.VerifyMode]) -> ssl.VerifyMode:

@@ -16,7 +16,7 @@ import uvloop
 from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
 from ottla.errors import ConfigError, ErrorCode
-from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
+from ottla.metadata.config_changes import ConfigChange, ConfigOperation, ResourceChange, ResourceType
 from ottla.metadata.scram_changes import Upsertion
 from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import decode_response, encode_request
@@ -212,6 +212,102 @@ def test_a_key_store_can_be_replaced_with_incremental_alter_configs(security: Se
             assert [result.error for result in results] == [ErrorCode.NONE]
             async with connected(broker, ssl.create_default_context(cadata=other.pem)) as client:
                 assert (await client.ask(MetadataRequest(topics=[]), 1)).brokers
+
+    run(story())
+
+
+SECRET = "not-to-be-shown"
+
+
+def broken_stores(security: Security, directory: Path) -> dict[str, tuple[dict[str, str], str]]:
+    """(settings of the listener, what the error says) of key stores and trust stores that cannot be used."""
+    new = security.broker
+    garbage, mixed = directory / "garbage.pem", directory / "mixed.pem"
+    garbage.write_text("garbage")
+    mixed.write_text(Authority("CN=Other").issue().key_pem() + new.certificate_pem)
+    files = {
+        "encrypted": new.write(directory / "encrypted.pem", "right"),
+        "pkcs12": new.write_pkcs12(directory / "broker.p12", "right"),
+        "good": new.write(directory / "good.pem"),
+    }
+    name = "listener.name.inside.ssl."
+    return {
+        "missing file": (
+            {"keystore.location": str(directory / "none.pem")},
+            f"{name}keystore.location: cannot read {directory / 'none.pem'}: No such file or directory",
+        ),
+        "garbage": ({"keystore.location": str(garbage)}, f"{name}keystore.location: {garbage} is neither PEM nor"),
+        "key of another certificate": (
+            {"keystore.location": str(mixed)},
+            f"{name}keystore.location: {mixed}: the private key does not belong to the certificate",
+        ),
+        "wrong password of the key": (
+            {"keystore.location": files["encrypted"], "key.password": SECRET},
+            f"{files['encrypted']}: {name}key.password is wrong. Check {name}key.password.",
+        ),
+        "no password of the key": (
+            {"keystore.location": files["encrypted"]},
+            f"{files['encrypted']}: the private key is encrypted. Set ssl.key.password.",
+        ),
+        "wrong password of PKCS#12": (
+            {"keystore.location": files["pkcs12"], "keystore.type": "PKCS12", "keystore.password": SECRET},
+            f"{name}keystore.location: cannot open {files['pkcs12']}: ",
+        ),
+        "wrong type": (
+            {"keystore.location": files["good"], "keystore.type": "PKCS12"},
+            f"{name}keystore.type is PKCS12, but {files['good']} is a PEM file. Set {name}keystore.type=PEM.",
+        ),
+        "missing trust store": (
+            {"truststore.location": str(directory / "none.pem")},
+            f"{name}truststore.location: cannot read {directory / 'none.pem'}",
+        ),
+    }
+
+
+@pytest.mark.parametrize("is_incremental", [True, False])
+def test_a_key_store_that_cannot_be_used_is_rejected_and_the_old_one_stays(
+    security: Security, tmp_path: Path, is_incremental: bool
+) -> None:
+    """As Kafka, which answers INVALID_REQUEST, also if the request asks only to validate."""
+
+    async def story() -> None:
+        async with running_broker(tmp_path / "data", security.settings("SSL", listener="INSIDE")) as broker:
+            metadata = broker.services.metadata
+            alter = metadata.incremental_alter_configs if is_incremental else metadata.alter_configs
+            for settings, message in broken_stores(security, tmp_path).values():
+                changes = [ConfigChange(f"listener.name.inside.ssl.{name}", value) for name, value in settings.items()]
+                for validate_only in (True, False):
+                    (result,) = await alter(
+                        [ResourceChange(ResourceType.BROKER, "0", changes)], validate_only=validate_only
+                    )
+                    assert result.error == ErrorCode.INVALID_REQUEST, settings
+                    assert result.message is not None
+                    assert message in result.message
+                    assert result.message.startswith("listener INSIDE: ")
+                    assert SECRET not in result.message
+                    assert not broker.image.broker_configs.get("0")
+            async with connected(broker, security.client_context()) as client:
+                assert (await client.ask(MetadataRequest(topics=[]), 1)).brokers
+
+    run(story())
+
+
+def test_a_key_store_that_broke_later_does_not_stop_other_changes(security: Security, tmp_path: Path) -> None:
+    async def story() -> None:
+        file = security.broker.write(tmp_path / "own.pem")
+        async with running_broker(tmp_path / "data", security.settings("SSL", listener="INSIDE")) as broker:
+
+            async def change(name: str, value: str | None, operation: int = 0) -> ErrorCode:
+                resource = ResourceChange(ResourceType.BROKER, "0", [ConfigChange(name, value, operation)])
+                (result,) = await broker.services.metadata.incremental_alter_configs([resource])
+                return result.error
+
+            name = "listener.name.inside.ssl.keystore.location"
+            assert await change(name, file) == ErrorCode.NONE
+            os.unlink(file)
+            assert await change("log.cleaner.threads", "2") == ErrorCode.NONE
+            assert await change("listener.name.inside.ssl.client.auth", "required") == ErrorCode.INVALID_REQUEST
+            assert await change(name, None, ConfigOperation.DELETE) == ErrorCode.NONE
 
     run(story())
 

@@ -80,6 +80,12 @@ class TlsListener:
         self.context, self.expires = context, expires
         return True
 
+    def check(self, before: ListenerSettings, after: ListenerSettings) -> None:
+        """Raises ConfigError if the settings have changed and cannot be used."""
+        tls = after.tls(uses_sasl=self._uses_sasl)
+        if tls != before.tls(uses_sasl=self._uses_sasl):
+            server_context(tls)
+
     def _expiry(self, tls: Mapping[str, str | None], *, is_first: bool) -> int:
         key = read_key_material(tls)
         assert key is not None
@@ -112,6 +118,7 @@ class Listeners:
         self.security: dict[str, ListenerSecurity] = {}
         self.peer_security: ClientSecurity | None = None
         """How this broker connects to the others; None for plain TCP."""
+        self._peer_listener = ""
         self._tokens: list[OauthTokens] = []
         self._texts = texts
         self._watching: asyncio.Task[None] | None = None
@@ -134,6 +141,7 @@ class Listeners:
 
     def secure_peers(self, listener: str, protocol: SecurityProtocol) -> None:
         """Sets how to connect to `listener` of other brokers: with the settings of the own one. Raises ConfigError."""
+        self._peer_listener = listener
         self.peer_security = _peer_security(lambda: ListenerSettings(self._texts, listener), protocol)
 
     def start(self) -> None:
@@ -155,6 +163,18 @@ class Listeners:
         for name, listener in self.tls.items():
             if listener.reload(ListenerSettings(self._texts, name)) and self.peer_security is not None:
                 self.peer_security.reload()
+
+    def check(self, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Raises ConfigError if a listener with changed TLS settings could not use them. Nothing is changed."""
+        for name, listener in self.tls.items():
+            old, new = ListenerSettings(before, name), ListenerSettings(after, name)
+            try:
+                listener.check(old, new)
+                if name == self._peer_listener and old.tls() != new.tls():
+                    client_context(new.tls())
+            except ConfigError as error:
+                message = f"listener {name}: {new.named(error.message)}"
+                raise ConfigError(message, new.named(error.hint or "")) from None
 
     async def _watch(self) -> None:
         while True:

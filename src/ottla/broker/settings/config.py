@@ -6,7 +6,7 @@ brokers, the file or command line, the default. DescribeConfigs shows which of t
 
 import difflib
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,7 @@ from ottla.broker.settings.unused_settings import (
     unused_setting,
 )
 from ottla.config import Setting, settings_of, unknown_setting
-from ottla.errors import ConfigError, ErrorCode, KafkaError
+from ottla.errors import ConfigError, ErrorCode, KafkaError, one_line
 from ottla.log.config import TopicConfig
 from ottla.metadata.etcd.location import is_etcd, parse_location
 from ottla.metadata.image import ClusterImage, TopicImage
@@ -165,6 +165,9 @@ class Settings:
         self._broker_config = config
         self._topic_defaults = TopicConfig()
         self._topic_configs: dict[str, tuple[Mapping[str, str], TopicConfig]] = {}
+        self.check_security: Callable[[Mapping[str, str], Mapping[str, str]], None] | None = None
+        """Set if there are secure listeners. Raises ConfigError if they cannot use the settings after a change (the
+        second argument, as text); those before it are the first."""
 
     @property
     def num_partitions(self) -> int:
@@ -298,6 +301,15 @@ class Settings:
                 check_listener_prefix(name)
             except ConfigError as error:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, error.message) from None
+
+    def check_listeners(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
+        if self.check_security is None:
+            return
+        after = replace(image, broker_configs={**image.broker_configs, broker: configs})
+        try:
+            self.check_security(self.texts(image), self.texts(after))
+        except ConfigError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, one_line(error.message, error.hint)) from None
 
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
         if resource_type == TOPIC_RESOURCE:

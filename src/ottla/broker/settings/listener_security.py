@@ -4,6 +4,7 @@ The most specific one wins: `listener.name.<listener>.<mechanism>.<setting>`, th
 then `<setting>`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ SECURITY_SETTINGS = settings_of(SecurityConfig)
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 RATE_SETTING = "max.connection.creation.rate"
 LISTENER_SETTINGS = {**SECURITY_SETTINGS, RATE_SETTING: settings_of(QuotaConfig)[RATE_SETTING]}
+_TLS_NAME = re.compile(r"(?<![\w./-])ssl(\.[a-z]+)+")
 OVERRIDABLE = ("ssl.", "sasl.", "connections.max.reauth.ms", "connection.failed.authentication.delay.ms", RATE_SETTING)
 
 
@@ -82,6 +84,11 @@ class ListenerSettings:
             # Where clients log in anyway, they need a certificate only if the listener itself says so (KIP-684).
             found["ssl.client.auth"] = self._texts.get(f"{self._prefix}ssl.client.auth")
         return found
+
+    def named(self, text: str) -> str:
+        """A text about `ssl.*` settings, with the names under which they are set for this listener."""
+        set_here = {name for name in SECURITY_SETTINGS if self._prefix + name in self._texts}
+        return _TLS_NAME.sub(lambda found: self._prefix * (found[0] in set_here) + found[0], text)
 
     def jaas(self, mechanism: str) -> "JaasConfig | None":
         """The login module of a mechanism. Raises ConfigError if it is for another one."""
