@@ -14,11 +14,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ottla.spark.workers import Prompt, settle
+
 if TYPE_CHECKING:
     from ottla.spark.source.options import SourceOptions
 
 
-class OttlaDataSource(DataSource):
+class OttlaDataSource(Prompt, DataSource):
     """Reads and writes the topics of Ottla or any other Kafka-compatible broker.
 
     >>> spark.read.format("ottla").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "a").load()
@@ -60,7 +62,6 @@ class OttlaDataSource(DataSource):
         from ottla.spark.explaining import explained
         from ottla.spark.sink.options import SinkOptions
         from ottla.spark.sink.sink import StreamSink
-        from ottla.spark.workers import settle
 
         settle()
         with explained():

@@ -1,7 +1,12 @@
 """Spark's Python workers: how a task is identified, and what makes small batches fast."""
 
+import contextlib
 import gc
+import os
+import socket
+import stat
 import sys
+from typing import Any
 
 BATCH_ID, QUERY_ID, RUN_ID = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
 """The local properties that identify a task's batch, query and run. The id of a run is its job group."""
@@ -9,6 +14,55 @@ BATCH_ID, QUERY_ID, RUN_ID = "streaming.sql.batchId", "sql.streaming.queryId", "
 LAST_FREEZE = 64
 
 _calls = 0
+
+QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
+"""Linux only."""
+
+_to_spark: list[socket.socket | None] = []
+"""A worker's connection to Spark, once it was looked for; None if it is a Unix domain socket."""
+os.register_at_fork(after_in_child=_to_spark.clear)
+
+
+class Prompt:
+    """A base of what Spark pickles to its workers: it makes them answer promptly."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        answer_promptly()
+
+
+def answer_promptly() -> None:
+    """Ends a wait of 40 ms in the kernel, which small micro-batches would meet several times.
+
+    Spark sends a task's command and its rows separately and without TCP_NODELAY, so the rows wait until the command is
+    acknowledged. The worker's kernel delays that by 40 ms, because a worker answers what it receives. This call
+    acknowledges the command, and lets the kernel acknowledge the rows when they are read. It lasts until the worker's
+    next answer; so it is repeated for each command, by what is unpickled from it. TCP_NODELAY, for the worker's own
+    messages, lasts.
+    """
+    if not _is_spark_worker():
+        return
+    if not _to_spark:
+        _to_spark.append(_find_connection())
+    connection = _to_spark[0]
+    if connection is not None and QUICK_ACK is not None:
+        with contextlib.suppress(OSError):  # Spark has closed it
+            connection.setsockopt(socket.IPPROTO_TCP, QUICK_ACK, 1)
+
+
+def _find_connection() -> socket.socket | None:
+    """The connection that this worker was forked for: the first one that it had."""
+    with contextlib.suppress(OSError):
+        for file in sorted(map(int, os.listdir("/proc/self/fd"))):
+            with contextlib.suppress(OSError):
+                if not stat.S_ISSOCK(os.fstat(file).st_mode):
+                    continue
+                found = socket.socket(fileno=os.dup(file))
+                if found.family in (socket.AF_INET, socket.AF_INET6) and found.type == socket.SOCK_STREAM:
+                    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    return found
+                found.close()
+    return None
 
 
 def settle() -> None:

@@ -1,15 +1,26 @@
 """Settings of Spark's workers, which other processes do not get."""
 
+import contextlib
+import fcntl
 import os
+import pickle
 import socket
+import struct
 import subprocess
 import sys
+import termios
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from ottla.spark.database.sink import BatchDatabaseWriter, DatabaseDataSource, StreamDatabaseWriter
+from ottla.spark.datasource import OttlaDataSource
+from ottla.spark.sink.batch_writer import BatchWriter
+from ottla.spark.sink.sink import StreamSink
 from ottla.spark.spark_session import WORKER_START
 
 ASK = """
@@ -77,3 +88,67 @@ def test_the_next_sitecustomize_still_runs(tmp_path: Path) -> None:
         [sys.executable, "-c", "print(customized)"], env=environment, capture_output=True, check=True
     )
     assert asked.stdout == b"True\n"
+
+
+WORKER = """
+import os, pickle, socket, sys
+
+def main(infile, outfile):
+    size = int.from_bytes(infile.read(4), "big")
+    if not size:
+        sys.exit(1)
+    pickle.loads(infile.read(size))
+    os.write(2, b"unpickled\\n")
+    infile.read(4)
+    with socket.socket(fileno=os.dup(infile.fileno())) as connection:
+        outfile.write(bytes([connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)]))
+    outfile.flush()
+"""
+
+
+@contextlib.contextmanager
+def spark_worker(folder: Path) -> Iterator[tuple[socket.socket, IO[bytes]]]:
+    """A worker forked by Spark's daemon, which runs WORKER: the connection to it, and its standard error."""
+    (folder / "pyspark_probe.py").write_text(WORKER)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)]),
+        "PYTHON_WORKER_FACTORY_SECRET": "secret",
+        "SPARK_REUSE_WORKER": "1",
+    }
+    command = [sys.executable, "-m", "pyspark.daemon", "pyspark_probe"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        assert daemon.stderr is not None
+        port = int.from_bytes(daemon.stdout.read(4), "big")
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.recv(4, socket.MSG_WAITALL)  # the worker's process id
+            connection.sendall(b"\0\0\0\6secret")
+            assert connection.recv(6, socket.MSG_WAITALL) == b"\0\0\0\2ok"
+            yield connection, daemon.stderr
+        daemon.stdin.close()
+
+
+def unacknowledged(connection: socket.socket) -> int:
+    """How many bytes that were sent are not acknowledged yet."""
+    return int(struct.unpack("i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other kernels have no TCP_QUICKACK")
+@pytest.mark.parametrize(
+    "sent", [OttlaDataSource, StreamSink, BatchWriter, DatabaseDataSource, StreamDatabaseWriter, BatchDatabaseWriter]
+)
+def test_a_worker_acknowledges_a_command_at_once(tmp_path: Path, sent: type) -> None:
+    """Otherwise Spark's kernel holds the rows back for 40 ms: Spark sends them separately, without TCP_NODELAY."""
+    command: Any = object.__new__(sent)
+    command.options = {}
+    pickled = pickle.dumps(command)
+    with spark_worker(tmp_path) as (connection, errors):
+        for _ in range(5):  # after its first answer, the worker's kernel delays acknowledgements
+            connection.sendall(len(pickled).to_bytes(4, "big") + pickled)
+            assert errors.readline() == b"unpickled\n"
+            assert unacknowledged(connection) == 0
+            connection.sendall(b"rows")
+            assert connection.recv(1) == b"\1", "the worker sets TCP_NODELAY for what it sends"

@@ -29,13 +29,13 @@ from ottla.spark.database.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ON
 from ottla.spark.database.rows import rows_of
 from ottla.spark.sink.checkpoints import source_positions
 from ottla.spark.sink.states import BatchState, combined, move
-from ottla.spark.workers import BATCH_ID, QUERY_ID, settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, Prompt, settle
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-class DatabaseDataSource(DataSource):
+class DatabaseDataSource(Prompt, DataSource):
     """Writes streams and DataFrames into a table.
 
     >>> query = orders.writeStream.format("ottla-database").option("url", "sqlite:///shop.db")
@@ -79,7 +79,7 @@ class Staged(WriterCommitMessage):
     rows: int
 
 
-class StreamDatabaseWriter(DataSourceStreamArrowWriter):
+class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
     """Writes the batches of a query."""
 
     def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:
@@ -144,7 +144,7 @@ class StreamDatabaseWriter(DataSourceStreamArrowWriter):
         forget(self.options, self.target, messages)
 
 
-class BatchDatabaseWriter(DataSourceArrowWriter):
+class BatchDatabaseWriter(Prompt, DataSourceArrowWriter):
     """Writes one DataFrame: all of it or nothing. With mode("overwrite") it replaces the table's rows."""
 
     def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:

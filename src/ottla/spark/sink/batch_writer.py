@@ -27,14 +27,14 @@ from ottla.spark.sink.rows import used_columns
 from ottla.spark.sink.sink import SinkMessage, batch_of, refuse_speculation, reports_in, silent_tasks
 from ottla.spark.sink.states import BatchState, move
 from ottla.spark.sink.tasks import Place, Rows, write_at_least_once, write_exactly_once, write_part
-from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, Prompt, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Prompt, DataSourceArrowWriter):
     """Writes one DataFrame. Spark creates it once and pickles it to every task and back to the driver."""
 
     def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:

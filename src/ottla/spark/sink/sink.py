@@ -26,7 +26,7 @@ from ottla.spark.sink.tasks import (
     write_at_most_once,
     write_exactly_once,
 )
-from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, Prompt, settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,7 +42,7 @@ class SinkMessage(WriterCommitMessage):
     written: Written
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamSink(Prompt, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, options: SinkOptions, schema: "StructType") -> None:
