@@ -33,6 +33,26 @@ while not consumer.assignment():
 """
 
 
+KEEPS = """
+import asyncio, importlib, sys, types
+
+# A module that outlives those of the client, as one does that another module still refers to.
+sys.keeper = keeper = types.ModuleType("keeper")
+sys.modules["keeper"] = keeper
+module = importlib.import_module(sys.argv[1])
+sys.module = module
+
+async def use():
+    keeper.client = client = getattr(module, sys.argv[2])(bootstrap_servers="127.0.0.1:1")
+    if sys.argv[3] == "used":
+        client._network.start()
+        await asyncio.sleep(0)
+
+asyncio.run(use())
+del keeper, module
+"""
+
+
 @pytest.fixture
 def admin(broker: Any) -> Any:
     with Admin(bootstrap_servers=broker.bootstrap) as client:
@@ -54,6 +74,23 @@ def test_at_exit_records_are_flushed_groups_are_left_and_the_log_says_so(broker:
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
         assert [record.value for record in consumer.poll(30_000)] == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [("ottla.client.producer.producer", "AsyncProducer"), ("ottla.client.consumer.consumer", "AsyncConsumer")],
+)
+def test_a_client_that_outlives_its_module_ends_quietly(module: str, name: str, is_used: bool) -> None:
+    """At the end of the interpreter, the globals of modules are None before the last objects go."""
+    done = subprocess.run(
+        [sys.executable, "-c", KEEPS, module, name, "used" if is_used else "unused"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "Exception ignored" not in done.stderr, done.stderr
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

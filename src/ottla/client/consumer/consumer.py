@@ -2,6 +2,7 @@
 
 import random
 import re
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -444,8 +445,10 @@ class AsyncConsumer:
 
     # --- if it is not closed ------------------------------------------------------------------------------
 
-    def __del__(self) -> None:
-        unclosed.dropped(self)
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the interpreter ends, globals are None already, and the exit handler has closed what was open.
+        if not is_finalizing():
+            unclosed.dropped(self)
 
     def _open_network(self) -> Network | None:
         return self._network if self._network.is_abandoned else None

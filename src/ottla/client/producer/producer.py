@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Self, Unpack
 
@@ -554,8 +555,10 @@ class AsyncProducer:
 
     # --- if it is not closed ------------------------------------------------------------------------------
 
-    def __del__(self) -> None:
-        unclosed.dropped(self)
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # When the interpreter ends, globals are None already, and the exit handler has closed what was open.
+        if not is_finalizing():
+            unclosed.dropped(self)
 
     def _open_network(self) -> Network | None:
         return self._network if self._network.is_abandoned else None
