@@ -224,16 +224,20 @@ def captured(logger: str) -> Iterator[list[str]]:
         logging.getLogger(logger).removeHandler(handler)
 
 
+def in_its_own_process(client: str) -> Callable[[Login, str], str | None]:
+    """For clients that leave sockets open when they cannot connect."""
+
+    def attempt_there(login: Login, topic: str) -> str | None:
+        command = [sys.executable, "-m", __name__, json.dumps([client, login, topic])]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
+        assert ended.returncode == 0, ended.stderr
+        error: str | None = json.loads(ended.stdout)
+        return error
+
+    return attempt_there
+
+
 def kafka_python(login: Login, topic: str) -> str | None:
-    """In a process of its own: a producer that cannot connect leaves its sockets open."""
-    command = [sys.executable, "-m", __name__, json.dumps([login, topic])]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
-    assert ended.returncode == 0, ended.stderr
-    error: str | None = json.loads(ended.stdout)
-    return error
-
-
-def _kafka_python(login: Login, topic: str) -> str | None:
     import kafka
     from kafka.errors import KafkaError
 
@@ -332,12 +336,13 @@ async def _aiokafka(login: Login, topic: str) -> str | None:
 CLIENTS: dict[str, Callable[[Login, str], str | None]] = {
     "librdkafka": confluent,
     "java": java,
-    "aiokafka": aiokafka,
-    "kafka-python": kafka_python,
+    "aiokafka": in_its_own_process("aiokafka"),
+    "kafka-python": in_its_own_process("kafka-python"),
     "kcat": kcat,
 }
 
 
 if __name__ == "__main__":
-    words, name = json.loads(sys.argv[1])
-    print(json.dumps(_kafka_python(Login(*words), name)))
+    chosen, words, name = json.loads(sys.argv[1])
+    run = {"aiokafka": aiokafka, "kafka-python": kafka_python}[chosen]
+    print(json.dumps(run(Login(*words), name)))
