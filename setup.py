@@ -54,15 +54,16 @@ else:
         language_level=3,
         build_dir=GENERATED,
     )
-    # One source, two modules: hot_path.py is also the pure-Python fallback, so its annotations stay plain Python.
+    # One source, two modules: these files are also the pure-Python fallback, so their annotations stay plain Python.
     extensions += cythonize(
         [
             Extension(
-                "ottla.client.producer._hot_path",
-                ["src/ottla/client/producer/hot_path.py"],
-                depends=["src/ottla/client/producer/_hot_path.pxd"],
+                f"ottla.{folder}._{name}",
+                [f"src/ottla/{folder.replace('.', '/')}/{name}.py"],
+                depends=[f"src/ottla/{folder.replace('.', '/')}/_{name}.pxd"],
                 **OPTIONS,
-            ),
+            )
+            for folder, name in (("client.producer", "hot_path"), ("protocol", "single_batch"))
         ],
         language_level=3,
         build_dir=GENERATED,

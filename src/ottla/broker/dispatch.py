@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ottla.broker")
 
 Handler = Callable[[Any, Context], Any]
+Shortcut = Callable[[Any, int, int, int, Services], bytes | None]
+"""(frame, position of the body, version, correlation id, services) to the response, or None if nothing was done."""
 
 
 def _served() -> dict[int, Api]:
@@ -79,6 +81,15 @@ def handler_for(key: int) -> Handler:
     return _handlers[key]
 
 
+def _shortcut(key: int, version: int) -> Shortcut | None:
+    """Answers the simplest requests of an API without messages, and returns None for the others."""
+    if key == ApiKey.PRODUCE:
+        from ottla.broker.handler_support.small_produce import FIRST_VERSION, answer_small_produce
+
+        return answer_small_produce if version >= FIRST_VERSION else None
+    return None
+
+
 class Route:
     """One API in one version: its handler, and its counters."""
 
@@ -94,6 +105,7 @@ class Route:
         "response",
         "runs_to_its_end",
         "seconds",
+        "shortcut",
         "version",
     )
 
@@ -107,6 +119,7 @@ class Route:
         # An `async def` handler makes changes (it creates a topic), so it is not cancelled when its client
         # disconnects. The awaitable that a plain function returns only waits, and may be dropped.
         self.runs_to_its_end = iscoroutinefunction(self.handler)
+        self.shortcut = _shortcut(api_key, version)
         self.decode = api.request.decode
         self.response = api.response
         self.requests = 0
@@ -152,6 +165,13 @@ class Dispatcher:
                         position = decode_request_header(frame).body_offset
                     else:
                         position += 1
+                if route.shortcut is not None and self.throttling is None:
+                    answered = route.shortcut(frame, position, version, correlation_id, self.services)
+                    if answered is not None:
+                        route.requests += 1
+                        if started:
+                            route.observe(monotonic() - started)
+                        return answered
             request = route.decode(frame, version, position)
         except _MALFORMED as error:
             self.malformed += 1

@@ -1,4 +1,5 @@
-"""Chooses between native code and Python: the compiled record kernels (`_kernels`), or `_pure`.
+"""Chooses between native code and Python: the compiled record kernels (`_kernels`), or `_pure`; the compiled build of
+`single_batch`, or its source.
 
 `_pure` is used with `OTTLA_PURE=1` in the environment, and where the build is missing, belongs to another interpreter,
 or is older than the source beside it (`INTERFACE` differs).
@@ -12,7 +13,7 @@ from importlib.machinery import ExtensionFileLoader, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from ottla.protocol import _pure
+from ottla.protocol import _pure, single_batch
 
 
 def find_compiled(name: str, interface: int) -> ModuleType | None:
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         scan_keys,
         unpack_header,
     )
+    from ottla.protocol.single_batch import find_single_batch
 else:
     unpack_header = _kernels.unpack_header
     encode_batch = _kernels.encode_batch
@@ -78,6 +80,8 @@ else:
     filter_records = _kernels.filter_records
     encode_varint = _kernels.encode_varint
     decode_varint = _kernels.decode_varint
+    _single_batch = find_compiled(f"{__package__}._single_batch", single_batch.INTERFACE) or single_batch
+    find_single_batch = _single_batch.find_single_batch
 
 __all__ = [
     "NATIVE",
@@ -91,6 +95,7 @@ __all__ = [
     "encode_varint",
     "filter_records",
     "find_compiled",
+    "find_single_batch",
     "inspect_records",
     "scan_keys",
     "unpack_header",
