@@ -35,6 +35,9 @@ class NodeKiller:
         self._recorder, self._progress_since = recorder, progress_since
         self._thread.start()
 
+    def check(self) -> None:
+        pass
+
     def end(self) -> None:
         self._ending.set()
         self._healed.wait()

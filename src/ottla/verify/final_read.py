@@ -1,14 +1,15 @@
 """The end of a run: what is in the topics when nobody writes any more. OWNER."""
 
-import concurrent.futures
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from ottla.client.blocking import Admin, Consumer
 from ottla.clock import monotonic
 from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 from ottla.verify.clients.port import ClientLibrary, Place, Trouble
+from ottla.verify.hangs import all_within
 from ottla.verify.history import (
     COMMITTED,
     FETCH_OFFSETS,
@@ -24,6 +25,8 @@ from ottla.verify.workers.recorder import Recorder, reads
 READ_AT_ONCE = 5_000
 POLL_S = 0.5
 ASK_AGAIN_S = 0.2
+HANG_AFTER_S = 240.0
+"""Longer than the timeouts of any call of a client together, and of its end."""
 
 Settings = Mapping[str, str]
 
@@ -60,9 +63,8 @@ class FinalRead:
                 producer.crash()
 
         if transactional_ids:
-            with concurrent.futures.ThreadPoolExecutor(len(transactional_ids)) as threads:
-                for done in [threads.submit(take_over, *each) for each in enumerate(transactional_ids)]:
-                    done.result()
+            acts = [partial(take_over, *each) for each in enumerate(transactional_ids)]
+            all_within(HANG_AFTER_S, "taking over transactional ids", acts)
 
     def wait_for_groups(self, groups: Mapping[str, str]) -> None:
         """Returns when the groups have committed the end of their topics."""

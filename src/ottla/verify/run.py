@@ -9,7 +9,8 @@ from ottla.client.core.model import NewTopic
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 from ottla.verify.clients.port import ClientLibrary
-from ottla.verify.final_read import FinalRead
+from ottla.verify.final_read import HANG_AFTER_S, FinalRead
+from ottla.verify.hangs import Hang, place_of, within
 from ottla.verify.history import History
 from ottla.verify.workers.recorder import Recorder
 from ottla.verify.workers.worker import Worker
@@ -29,8 +30,11 @@ class Saboteur(Protocol):
     def begin(self, recorder: Recorder, progress_since: Callable[[int], list[str]]) -> None:
         """`progress_since(time)` names the clients that have not succeeded in anything since that time of the run."""
 
+    def check(self) -> None:
+        """Raises Hang if it makes no progress, and what it has failed with."""
+
     def end(self) -> None:
-        """Heals everything and injects nothing any more."""
+        """Heals everything and injects nothing any more. Raises like `check`."""
 
 
 class Run:
@@ -77,12 +81,29 @@ class Run:
             while (passed := monotonic() - started) < self.options.seconds and not self._over.wait(TICK_S):
                 self._on_tick(self.recorder, passed)
                 _raise_crashes(stage.workers)
+                if self._saboteur is not None:
+                    self._saboteur.check()
+        except Hang as hang:
+            self._note_hang(hang)
         finally:
-            if self._saboteur is not None:
-                self._saboteur.end()
+            try:
+                if self._saboteur is not None:
+                    self._saboteur.end()
+            except Hang as hang:
+                self._note_hang(hang)
             self._over.set()
-        self._finish(stage)
+        try:
+            self._finish(stage)
+        except Hang as hang:
+            self._note_hang(hang)
         return self.recorder.history
+
+    def _note_hang(self, hang: Hang) -> None:
+        """What was recorded so far is checked nevertheless."""
+        text = str(hang)
+        if text not in self.recorder.history.stuck:
+            self._say(f"hangs: {text}")
+            self.recorder.history.stuck.append(text)
 
     def _create_topics(self, topics: Sequence[str]) -> None:
         with Admin(self._settings) as admin:
@@ -120,13 +141,20 @@ class Run:
         self._stop(stage.writers)
         if stage.groups:
             self._say("waiting until the groups have read everything")
-            final.wait_for_groups(stage.groups)
+            self._limited("waiting for the groups", lambda: final.wait_for_groups(stage.groups))
         self._stop([*stage.followers, *stage.readers])
         _raise_crashes(stage.workers)
         history.about["workloads"] = list(self.options.workloads)
         final.fence(self._libraries, stage.transactional_ids)
-        final.read(self._libraries)
-        final.fetch_offsets({**stage.groups, **stage.offset_groups})
+        self._limited("the final read", lambda: final.read(self._libraries))
+        self._limited(
+            "fetching committed offsets", lambda: final.fetch_offsets({**stage.groups, **stage.offset_groups})
+        )
+
+    def _limited(self, what: str, act: Callable[[], None]) -> None:
+        """Every step has timeouts of its own. A client library may not keep them."""
+        operations = self.recorder.history.operations
+        within(HANG_AFTER_S + self.options.patience_s, what, act, progress=lambda: len(operations))
 
     def _await_progress(self, stage: Stage) -> None:
         """Everybody has to succeed in something after the last fault."""
@@ -150,7 +178,8 @@ class Run:
             worker.join(max(0.1, deadline - monotonic()))
             if worker.is_alive():
                 self.recorder.history.stuck.append(
-                    f"{worker.client} has been in one call for more than {JOIN_S:g} s without a fault"
+                    f"{worker.client} has been in one call for more than {JOIN_S:g} s without a fault: "
+                    f"{place_of(worker)}"
                 )
 
 

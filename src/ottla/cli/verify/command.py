@@ -26,6 +26,7 @@ from ottla.errors import KafkaError, OttlaError
 from ottla.verify.checker import check, why_inconclusive
 from ottla.verify.clients.port import ClientLibrary
 from ottla.verify.cluster.plan import FAULTS, parse_faults
+from ottla.verify.hangs import StallWatch
 from ottla.verify.history import History
 from ottla.verify.history_file import from_lines
 from ottla.verify.run import Run, Saboteur
@@ -177,7 +178,7 @@ def _run(
             "patience_s": options.patience_s,
             "prefix": options.prefix,
         }
-        with _interruptible(run, view.say):
+        with _interruptible(run, view.say), StallWatch(run.recorder, view.say):
             history = run.execute()
         history.about |= about
         if not keep and not cluster:

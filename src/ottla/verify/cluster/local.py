@@ -1,10 +1,10 @@
 """OWNER of a cluster on this machine for a run with faults: brokers, their proxies and their clocks."""
 
-import concurrent.futures
 import contextlib
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,8 +16,11 @@ from ottla.errors import OttlaError
 from ottla.verify.cluster.links import CLIENTS, STORE, Links
 from ottla.verify.cluster.plan import FROM_ALL, FROM_BROKERS, FROM_CLIENTS, FROM_STORE
 from ottla.verify.cluster.ports import free_ports
+from ottla.verify.hangs import all_within
 
 BROKERS_MAX = 9
+START_LIMIT_S = 150.0
+"""More than the time after which a broker that does not stop or start is killed."""
 QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "5",
@@ -143,18 +146,17 @@ class LocalCluster:
             self.shift_clock(node_id, 0)
             broker.resume()
         dead = [node_id for node_id, broker in enumerate(self.brokers) if not broker.is_running]
-        problems = []
-        with concurrent.futures.ThreadPoolExecutor(len(self.brokers)) as threads:
-            for node_id, started in [(n, threads.submit(self._start, n)) for n in dead]:
-                try:
-                    started.result()
-                except OttlaError as error:
-                    problems.append(f"broker {node_id} does not start: {error.message} ({error.hint})")
-        return problems
+        problems = all_within(START_LIMIT_S, "starting a broker", [partial(self._start, n) for n in dead])
+        return [problem for problem in problems if problem]
 
-    def _start(self, node_id: int) -> None:
-        self.brokers[node_id].stop()  # forgets a process that has ended by itself
-        self.brokers[node_id].start()
+    def _start(self, node_id: int) -> str:
+        """Returns what is wrong; an empty text if the broker runs."""
+        try:
+            self.brokers[node_id].stop()  # forgets a process that has ended by itself
+            self.brokers[node_id].start()
+        except OttlaError as error:
+            return f"broker {node_id} does not start: {error.message} ({error.hint})"
+        return ""
 
     def unexpected_ends(self) -> list[str]:
         """Brokers that are not running. Ask before faults begin: those that were killed do not run either."""
