@@ -4,9 +4,11 @@ import contextlib
 import importlib
 import importlib.util
 import logging
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.verify.clients import port
 from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received, Remedy, Trouble
@@ -14,6 +16,9 @@ from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received,
 _SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "enable.ssl.")
 """Settings of the run that librdkafka knows under the same name."""
 _SECONDS = 12.0
+_STABLE_S = 4.0
+"""How long a new assignment waits for transactions that hold its offsets: less than max.poll.interval.ms."""
+_ASK_S = 1.0
 _SILENT = logging.getLogger("ottla.verify.librdkafka")
 """librdkafka would print fatal errors. Its logs go here, and are shown to those who configure this logger."""
 _SILENT.addHandler(logging.NullHandler())
@@ -159,6 +164,8 @@ class ConfluentConsumer:
         self._kept: Received | None = None
         """A message that came after a rebalance, in a call that had messages from before it."""
         self._at_end: set[Place] = set()
+        self._failure: Trouble | None = None
+        """Why this consumer does not know where to continue."""
         self.metadata: Any = None
         """The membership at the last poll() that returned messages."""
 
@@ -169,7 +176,9 @@ class ConfluentConsumer:
         owned: set[Place] = set()
 
         def assigned(_: Any, partitions: Any) -> None:
-            owned.update((each.topic, each.partition) for each in partitions)
+            places = [(each.topic, each.partition) for each in partitions]
+            self.consumer.assign(self._committed_positions(places))
+            owned.update(places)
             self._news = set(owned)
             self._changes += 1
 
@@ -179,6 +188,21 @@ class ConfluentConsumer:
 
         self._on_assignment = on_assignment
         self.consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+
+    def _committed_positions(self, places: list[Place]) -> list[Any]:
+        """Where to continue. Not left to librdkafka (2.16 and before), which starts over if a transaction holds the
+        offset of a partition that it gets again: it takes an old answer UNSTABLE_OFFSET_COMMIT for "no offset"."""
+        deadline = monotonic() + _STABLE_S
+        while places:
+            try:
+                found = self.committed(places, _ASK_S)
+                return _partitions(self._module, {place: max(offset, 0) for place, offset in found.items()})
+            except Trouble as trouble:
+                if monotonic() >= deadline:
+                    self._failure = Trouble(f"no position: {trouble}", Remedy.RESTART)
+                    break
+                threading.Event().wait(0.05)
+        return []
 
     def poll(self, seconds: float, most: int) -> list[Received]:
         """One message at a time: only so is it known which of them came before a rebalance.
@@ -194,6 +218,8 @@ class ConfluentConsumer:
             before = self._changes
             with self._troubles():
                 message = self.consumer.poll(0 if found else seconds)
+            if self._failure is not None:
+                raise self._failure
             received = self._take(message)
             if self._changes != before and found:
                 self._kept = received
@@ -239,10 +265,10 @@ class ConfluentConsumer:
                 if each.error is not None:
                     raise self._module.KafkaException(each.error)
 
-    def committed(self, places: Iterable[Place]) -> dict[Place, int]:
+    def committed(self, places: Iterable[Place], timeout_s: float = _SECONDS) -> dict[Place, int]:
         with self._troubles():
             asked = [self._module.TopicPartition(topic, partition) for topic, partition in places]
-            found = self.consumer.committed(asked, timeout=_SECONDS)
+            found = self.consumer.committed(asked, timeout=timeout_s)
         for each in found:
             if each.error is not None:
                 raise Trouble(each.error.str(), Remedy.RETRY)
