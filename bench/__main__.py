@@ -161,7 +161,7 @@ def main() -> None:
     results = Results(brokers.titles())
     command = "./run bench" + "".join(f" {shlex.quote(argument)}" for argument in without_files(sys.argv[1:]))
     console.print(f"[bold]{command}[/bold]  {machine()}")
-    # Whoever ends a long run gets what was measured until then.
+    # A long run that is interrupted still reports what was measured until then.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         for suite in suites:

@@ -74,7 +74,7 @@ def test_only_the_last_replica_in_sync_may_lead_again(seed: int) -> None:
 
 @each_seed(3)
 def test_one_broker_loses_power_and_the_others_are_only_killed(seed: int) -> None:
-    """Nobody was stopped cleanly, and nothing was flushed: whoever has the longest log leads, when all are back."""
+    """Nobody was stopped cleanly, and nothing was flushed: the broker with the longest log leads once all are back."""
 
     async def story(world: ClusterWorld, load: Load) -> None:
         busy(load)

@@ -81,7 +81,7 @@ def forgets_recovering(election: Any, topic: Any, partition: Any, broker_id: int
 
 
 def first_log(self: Election, partition: Any) -> int | None:
-    """Whoever of the members is back first, whatever its log."""
+    """The first member that is back leads, whatever its log."""
     return next((r.broker_id for r in partition.recovering if r.end_offset >= 0), None)
 
 

@@ -48,7 +48,7 @@ class Provider:
 def serving_tokens(provider: Provider, *, thief: Provider) -> Iterator[str]:
     """The URL where clients get a token for their id and secret (RFC 6749, 4.4).
 
-    Whoever has the secret `wrong` gets one that `thief` signed.
+    A client with the secret `wrong` gets one that `thief` signed.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -152,7 +152,7 @@ class Peers:
         return found
 
     def _end_stuck_process(self, session_id: int, peer: Peer, now: float) -> None:
-        """A process that was stopped inside a transaction would block all others for ever.
+        """A process that was stopped inside a transaction would block all others forever.
 
         It is on this host, so killing it is the one sure way to end its transaction. It has been silent for a session
         timeout: the others have a right to its leadership.

@@ -86,7 +86,7 @@ class CorruptBatch(KafkaError):
 
 
 class DecompressedTooLarge(CorruptBatch):
-    """A batch whose records are larger, once decompressed, than whoever reads it allows."""
+    """A batch whose records are larger, once decompressed, than the reader allows."""
 
 
 def not_decompressed(error: CompressionError) -> CorruptBatch:

@@ -41,7 +41,7 @@ def test_every_listing_of_the_page_runs(broker: Any) -> None:
     assert len(pieces) >= 6
     shown: dict[str, Any] = {}
     for piece in pieces:
-        # Whoever reads the page need not be as patient as a test.
+        # Readers of the page need not be as patient as a test.
         code = piece.replace("127.0.0.1:9092", broker.bootstrap).replace("poll_arrow(5_000)", "poll_arrow(60_000)")
         exec(compile(code, "docs/arrow.md", "exec"), shown)
     assert shown["batch"].column("key").to_pylist() == [b"ann", b"bob", b"ann"]

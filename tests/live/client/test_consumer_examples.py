@@ -85,7 +85,7 @@ def test_at_least_once_repeats_records_after_a_crash_and_misses_none(
     before = counted(marks)
     assert before
     assert max(before.values()) == 1
-    admin.remove_members(filled)  # whoever was killed would be waited for until its session is over
+    admin.remove_members(filled)  # the group would wait for a killed member until its session ends
     example("at_least_once").run(broker.bootstrap, filled, filled, Marking(marks), until_end=True)
     after = counted(marks)
     assert set(after) == set(range(COUNT))

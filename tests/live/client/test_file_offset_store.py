@@ -76,7 +76,7 @@ def test_a_process_killed_while_saving_does_not_block_others(tmp_path: Path) -> 
 
                 threading.Thread(target=note, daemon=True).start()
             eventually(lambda: bool(holders), PATIENCE_S)
-            # One holds the lock for ever, so the other cannot get any further.
+            # One holds the lock forever, so the other cannot get any further.
             (held,) = holders
             first, waiting = (victim, SECOND) if held == FIRST else (other, FIRST)
             saving = threading.Thread(target=FileOffsetStore(path).save, args=({TopicPartition("orders", 2): 3},))

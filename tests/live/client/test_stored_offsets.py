@@ -173,7 +173,7 @@ def test_offsets_of_lost_partitions_are_not_stored(
         assert read_to_end(reader) == list(range(5, COUNT))
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.remove_members(place.topic)
-        store.offsets[place] = 17  # by whoever has it now
+        store.offsets[place] = 17  # by its new owner
         deadline = monotonic() + PATIENCE_S
         while calls[-1] not in following.calls:
             assert monotonic() < deadline

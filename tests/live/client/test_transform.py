@@ -181,7 +181,7 @@ def test_an_instance_without_partitions_is_at_the_end(topics: Topics, guarantee:
 
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_a_member_removed_while_it_worked_continues(topics: Topics, guarantee: str) -> None:
-    """As after max.poll.interval.ms: its records come again, to whoever has them now."""
+    """As after max.poll.interval.ms: its records come again, to their new owner."""
     removed = False
 
     def function(record: ConsumerRecord) -> bytes | None:

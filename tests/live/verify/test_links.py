@@ -1,4 +1,4 @@
-"""The proxies of a local cluster separate who shall be separated, and nobody else; clocks can be shifted."""
+"""The proxies of a local cluster separate exactly the brokers they should; clocks can be shifted."""
 
 import os
 import socket

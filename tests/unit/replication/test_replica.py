@@ -335,8 +335,8 @@ def test_a_follower_can_join_when_it_has_everything_committed_and_the_start_of_t
 
 
 def test_a_follower_that_is_not_caught_up_cannot_join() -> None:
-    """KAFKA-19996: below min.insync.replicas the high watermark stands still, and whoever reaches it would join, lag,
-    leave and join again."""
+    """KAFKA-19996: below min.insync.replicas the high watermark stands still, and a replica that reaches it would join,
+    lag, leave and join again."""
     partition = Partition(isr=(0,), min_insync=2)
     partition.now += LAG_MAX_MS * 2
     partition.appends(1000)

@@ -27,7 +27,7 @@ _URL = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Whoever can change the keys can log in as anybody: an address with TLS does not lead to one without."""
+    """Anyone who can change the keys can log in as any user: an address with TLS does not lead to one without."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if req.type == "https" and urllib.parse.urlsplit(newurl).scheme != "https":

@@ -30,7 +30,7 @@ class LimitedReading(Reading):
         self._read_ahead: list[PartitionData | KafkaError] = []
         """What was read, last first; the response is built from it."""
         if self._limits.fetch is not None:
-            # More at once would be above the quota for ever.
+            # More at once would be above the quota forever.
             self.max_bytes = min(self.max_bytes, quotas.window_share(self._limits.fetch))
             self.min_bytes = min(self.min_bytes, self.max_bytes)
 

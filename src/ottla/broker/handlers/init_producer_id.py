@@ -43,7 +43,7 @@ def _authorize(request: InitProducerIdRequest, context: Context) -> None:
     if context.services.authorizer is None:
         return
     if request.transactional_id is None:
-        # Whoever may write to a topic may do so idempotently (KIP-679).
+        # A client that may write to a topic may do so idempotently (KIP-679).
         if not context.allows(Operation.IDEMPOTENT_WRITE, CLUSTER, quietly=True) and not context.allows_any(
             Operation.WRITE, ResourceType.TOPIC
         ):

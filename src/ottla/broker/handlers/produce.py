@@ -116,9 +116,9 @@ async def _append_when_verified(
 
 async def _append_when_ended(request: ProduceRequest, context: Context, verdicts: Verdicts, guards: Guards) -> Answer:
     """The markers of the producer's previous transaction are still being written, which takes milliseconds. A producer
-    that is told so pauses for much longer, so the question is asked again for a moment (KIP-890).
+    that gets this error pauses for much longer, so the coordinator is asked again for a moment (KIP-890).
 
-    The guards are taken anew each time: one of those markers may come to a partition of this request.
+    New guards are taken each time: one of those markers may come to a partition of this request.
     """
     services = context.services
     config = services.config

@@ -83,7 +83,7 @@ class Desk:
                 self.now = max(self.now + 1, poll.wake_at)
             for request in poll.requests:
                 self.answer(request)
-        raise AssertionError("it goes on for ever")
+        raise AssertionError("it never ends")
 
     def answer(self, request: Any) -> None:
         api = ApiKey(request.api_key)
