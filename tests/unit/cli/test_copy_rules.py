@@ -50,6 +50,41 @@ def test_the_ledger_of_another_source_is_another_one() -> None:
     assert other.copied == {}
 
 
+def test_the_ledger_knows_which_topic_of_a_name_was_copied() -> None:
+    ledger, again = Ledger("source"), Ledger("source")
+    written = list(ledger.records(ORDERS, Range(0, 9, 0, 9), topic_id="first"))
+    for key, value in written:
+        again.replay(key, value)
+    assert again.copied[ORDERS].topic_id == "first"
+    assert again.is_other_topic(ORDERS, "second")
+    assert not again.is_other_topic(ORDERS, "first")
+
+
+def test_without_topic_ids_offsets_are_all_there_is_to_compare() -> None:
+    """Ledgers of earlier versions have none, and neither have clusters before Kafka 2.8."""
+    ledger = Ledger("source")
+    ledger.replay(b'{"source":"source","topic":"orders","partition":0}', b'{"source":21,"target":16}')
+    assert ledger.copied[ORDERS] == Copied(21, 16)
+    assert not ledger.is_other_topic(ORDERS, "any")
+    for key, value in list(ledger.records(ORDERS, Range(21, 30, 17, 26), topic_id="first")):
+        ledger.replay(key, value)
+    assert ledger.is_other_topic(ORDERS, "second")
+    assert not ledger.is_other_topic(ORDERS, "")
+    assert not ledger.is_other_topic(TopicPartition("orders", 1), "second")
+    wrote(ledger, 31, 40, 28, 37)
+    assert ledger.copied[ORDERS].topic_id == "first", "a source that no longer tells its ids changes nothing"
+
+
+def test_a_topic_that_is_copied_anew_has_its_new_id() -> None:
+    ledger = Ledger("source")
+    for topic_id in ("first", "second"):
+        for key, value in list(ledger.records(ORDERS, Range(0, 9, 0, 9), topic_id=topic_id)):
+            ledger.replay(key, value)
+        if topic_id == "first":
+            ledger.forget(ORDERS)
+    assert ledger.copied[ORDERS].topic_id == "second"
+
+
 # Topics
 
 

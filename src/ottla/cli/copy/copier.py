@@ -22,7 +22,7 @@ from ottla.client.producer.producer import AsyncProducer
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
-from ottla.types import TopicPartition
+from ottla.types import ZERO_UUID, TopicPartition, uuid_to_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,6 +91,8 @@ class Copier:
         self.status = Status()
         self.ledger = Ledger("")
         self.topics: list[TopicDescription] = []
+        self._topic_ids: dict[str, str] = {}
+        """Of the source; empty for topics of clusters that have none."""
         self._ends: dict[TopicPartition, int] = {}
 
     async def run(self, *, follow: bool = False, when_refreshed: Callable[[], Awaitable[None]] | None = None) -> None:
@@ -136,6 +138,9 @@ class Copier:
             raise CommandError(f"source and target are the same cluster, {clusters[0]}", "check --from and --to")
         before = self.topics
         self.topics, notices = await prepare(source, target, self._pattern)
+        self._topic_ids = {
+            topic.name: "" if topic.topic_id == ZERO_UUID else uuid_to_text(topic.topic_id) for topic in self.topics
+        }
         for name in sorted({topic.name for topic in before} - {topic.name for topic in self.topics}):
             self.status.note(f"{name} was deleted in the source while it was copied")
         if not self.topics and not follow:
@@ -166,6 +171,7 @@ class Copier:
         starts = await offsets_of(source, partitions, EARLIEST)
         self._ends = await offsets_of(source, partitions, LATEST)
         await self._check_target(target, partitions)
+        self._check_source(partitions)
         await consumer.assign(partitions)
         for partition in partitions:
             position = self.ledger.copied[partition].source if partition in self.ledger.copied else starts[partition]
@@ -181,6 +187,16 @@ class Copier:
             await consumer.seek(partition, position)
         self.status.topics, self.status.partitions = len(self.topics), len(partitions)
         await self._is_done(consumer)
+
+    def _check_source(self, partitions: list[TopicPartition]) -> None:
+        """Whether the source still has the topics that were copied. Offsets do not tell: a topic that was deleted and
+        created again may have more records than before."""
+        for partition in partitions:
+            if self.ledger.is_other_topic(partition, self._topic_ids[partition.topic]):
+                raise CommandError(
+                    f"topic {partition.topic} of the source was deleted and created again after it was copied",
+                    "delete it in the target, too: then it is copied from its beginning",
+                )
 
     async def _check_target(self, target: AsyncAdmin, partitions: list[TopicPartition]) -> None:
         """Whether the target has what the ledger says, and nothing else."""
@@ -233,7 +249,8 @@ class Copier:
         for partition, (first, last, count) in read.items():
             where = stored[partition]
             assert where.rows == count, f"{partition}: {count} records were read and {where.rows} stored"
-            written += self.ledger.records(partition, Range(first, last, where.first_offset, where.last_offset))
+            copied = Range(first, last, where.first_offset, where.last_offset)
+            written += self.ledger.records(partition, copied, self._topic_ids[partition.topic])
         for key, value in written:
             await producer.send(LEDGER_TOPIC, value, key=key, partition=0)
         await producer.commit_transaction()

@@ -34,6 +34,8 @@ class Copied:
     """The target offset after the last copied record."""
     points: list[Point] = field(default_factory=list)
     """In order. The first is where the copy began."""
+    topic_id: str = ""
+    """Of the source topic (KIP-516). Empty if the source has none, and in ledgers of earlier versions."""
 
     def point_before(self, source: int) -> Point | None:
         """The last point at or before a source offset; None if the copy began after it."""
@@ -85,9 +87,18 @@ class Ledger:
                 copied.points.sort()
         else:
             copied.source, copied.target = point
+            copied.topic_id = content.get("topic_id", copied.topic_id)
 
-    def records(self, partition: TopicPartition, copied: Range) -> Iterator[tuple[bytes, bytes | None]]:
+    def is_other_topic(self, partition: TopicPartition, topic_id: str) -> bool:
+        """Whether what was copied is not from the topic with this id, but from an earlier one of the same name."""
+        copied = self.copied.get(partition)
+        return copied is not None and "" not in (topic_id, copied.topic_id) and topic_id != copied.topic_id
+
+    def records(
+        self, partition: TopicPartition, copied: Range, topic_id: str = ""
+    ) -> Iterator[tuple[bytes, bytes | None]]:
         """The keys and values to write with these copied records."""
+        topic_id = topic_id or (self.copied[partition].topic_id if partition in self.copied else "")
         known = self.copied.get(partition)
         name = {"source": self._source_cluster, "topic": partition.topic, "partition": partition.partition}
         if known is None and partition in self._forgotten:
@@ -96,7 +107,8 @@ class Ledger:
         if known is None or not known.points or copied.first - known.points[-1].source >= POINT_DISTANCE:
             point = {"source": copied.first, "target": copied.stored_first}
             yield _json(name | {"point": copied.first}), _json(point)
-        yield _json(name), _json({"source": copied.last + 1, "target": copied.stored_last + 1})
+        position: dict[str, object] = {"source": copied.last + 1, "target": copied.stored_last + 1}
+        yield _json(name), _json(position | ({"topic_id": topic_id} if topic_id else {}))
 
 
 def _json(document: Mapping[str, object]) -> bytes:
