@@ -25,7 +25,11 @@ class LocalEtcd:
     def __init__(self) -> None:
         program = shutil.which("etcd")
         if program is None:
-            raise OttlaError("etcd is not installed", "put the program etcd on the PATH, or use --metadata sqlite")
+            raise OttlaError(
+                "etcd is not on the PATH",
+                "install it (apt install etcd-server; in a checkout: ./run setup-extras, then ./run verify), "
+                "or use --metadata sqlite",
+            )
         self._home = Path(tempfile.mkdtemp(prefix="ottla-verify-etcd-"))
         ports = free_ports(2 * MEMBERS)
         self.ports, peers = ports[:MEMBERS], ports[MEMBERS:]
