@@ -2,6 +2,7 @@
 cimport cython
 
 cdef Py_ssize_t HEADER_SIZE
+cdef Py_ssize_t LONG_NAME
 
 
 @cython.locals(

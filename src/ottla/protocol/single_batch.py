@@ -8,6 +8,8 @@ Increment INTERFACE whenever names or semantics change: `_speedups.py` then igno
 INTERFACE = 1
 HEADER_SIZE = 61
 """Of a batch, as in batch_layout.py: compiled code has its own C constant."""
+LONG_NAME = 127
+"""The length of such a name takes two bytes."""
 
 
 def find_single_batch(frame: bytes, position: int, by_id: bool) -> tuple[int, str | bytes, bytes, int, int, int] | None:
@@ -15,7 +17,8 @@ def find_single_batch(frame: bytes, position: int, by_id: bool) -> tuple[int, st
 
     (acks, topic, the bytes that name the topic, partition index, start and end of the batch in the frame). `topic` is
     an id with `by_id` (v13 on), otherwise a name (v9 to v12). None for everything that only the general decoder reads:
-    a transactional id, more than one partition, tagged fields, records too short for a batch, and what is malformed.
+    a transactional id, more than one partition, long names, tagged fields, records too short for a batch, and
+    malformed requests.
     """
     stop = len(frame)
     topic_start = position + 8
@@ -25,23 +28,14 @@ def find_single_batch(frame: bytes, position: int, by_id: bool) -> tuple[int, st
     acks = frame[position + 1] << 8 | frame[position + 2]
     if acks >= 0x8000:
         acks -= 0x10000
-    name_start = topic_start
-    size = 16
-    if not by_id:
-        size = 0
-        shift = 0
-        while True:
-            if name_start >= stop or shift > 7:
-                return None
-            octet = frame[name_start]
-            name_start += 1
-            size |= (octet & 0x7F) << shift
-            if octet < 0x80:
-                break
-            shift += 7
-        if size == 0 or (shift and octet == 0):
-            return None  # no name, or its length takes more bytes than it needs
-        size -= 1
+    if by_id:
+        name_start = topic_start
+        size = 16
+    else:
+        name_start = topic_start + 1
+        size = frame[topic_start] - 1 if topic_start < stop else -1
+        if not 0 <= size < LONG_NAME:
+            return None
     topic_end = name_start + size
     if topic_end + 5 > stop or frame[topic_end] != 2:
         return None
