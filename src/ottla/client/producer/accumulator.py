@@ -21,6 +21,7 @@ from ottla.types import TopicPartition
 if TYPE_CHECKING:
     import asyncio
 
+    from ottla.client.core.cluster_view import Leader
     from ottla.client.producer.hot_path import Row
 
 
@@ -29,6 +30,7 @@ class ProducerBatch(AppendableBatch):
 
     __slots__ = (
         "attempts",
+        "awaits_leader",
         "base_sequence",
         "created_at",
         "encoded",
@@ -39,6 +41,7 @@ class ProducerBatch(AppendableBatch):
         "producer_id",
         "retry_at",
         "sent_sequence",
+        "sent_to",
     )
 
     def __init__(self, partition: TopicPartition, order: tuple[int, ...]) -> None:
@@ -51,6 +54,10 @@ class ProducerBatch(AppendableBatch):
         """Loop time when the network task first sees the batch (the user's thread cannot read the loop's clock)."""
         self.attempts = 0
         self.retry_at = 0
+        self.sent_to: Leader | None = None
+        """The leader that got the batch last."""
+        self.awaits_leader = False
+        """It failed with an error that another leader may not have."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.core.cluster_view import REFRESHING, ClusterView
+from ottla.client.core.cluster_view import REFRESHING, ClusterView, Leader
 from ottla.client.core.model import Node
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.client.core.settings import ProducerConfig
@@ -49,6 +49,8 @@ DOUBTFUL = frozenset(
 )
 """Errors after which the broker may or may not have stored the batch."""
 
+LOOK_FOR_LEADERS_MS = 250
+"""How often metadata is refreshed while batches wait because their leader fails. All producers do this at once."""
 MAX_VERSION_WITHOUT_TOPIC_ID = 12
 """From version 13 on, Produce names topics by id only (KIP-516)."""
 
@@ -106,6 +108,8 @@ class Sender:
         self._is_abandoned = False
         self._asking_producer_id = False
         self._producer_id_retry_at = 0
+        self._look_at = 0
+        """When leaders that fail are looked up again."""
         self._producer_id_failures = 0
 
     @property
@@ -162,12 +166,14 @@ class Sender:
         self._view.want(partition.topic, now)
         is_urgent = self.memory_is_short or (self.transactions is not None and self.transactions.is_completing)
         ready_at = self._accumulator.ready_at(partition, is_urgent)
-        if ready_at > now:
+        leader = self._view.find_leader(partition)
+        if ready_at > now and not _has_new_leader(batch, leader):
             poll.wake_by(ready_at)
+            if batch.awaits_leader:
+                poll.wake_by(self._look_for_leaders(now))
             return None
         if self._idempotence is not None and not self._idempotence.can_send(batch):
             return None
-        leader = self._view.find_leader(partition)
         if leader is None:
             self._view.request_update()
             poll.wake_by(now + self._backoff.initial_ms)
@@ -175,6 +181,14 @@ class Sender:
         if self.transactions is not None and not self.transactions.may_send(partition):
             return None
         return leader.node_id
+
+    def _look_for_leaders(self, now: int) -> int:
+        """Refreshes the metadata while a leader fails, more often than batches are sent to it again: otherwise its
+        successor would be noticed up to retry.backoff.max.ms late. Returns when to call this again."""
+        if now >= self._look_at:
+            self._view.request_update()
+            self._look_at = now + min(LOOK_FOR_LEADERS_MS, self._backoff.max_ms)
+        return self._look_at
 
     def _send_to(self, node_id: int, partitions: list[TopicPartition], now: int, poll: Poll) -> list[TopicPartition]:
         """Sends one request to one leader. Returns the partitions that may have more batches to send."""
@@ -189,6 +203,7 @@ class Sender:
             if self._idempotence is not None:
                 self._idempotence.sending(batch)
             batch.attempts += 1
+            batch.sent_to = self._view.find_leader(partition)
             batches[partition] = batch
             size_bytes += head.size_bytes
         topic_ids = {partition.topic: self._view.topic_id(partition.topic) for partition in batches}
@@ -312,6 +327,7 @@ class Sender:
             if code == ErrorCode.CONCURRENT_TRANSACTIONS:  # the write adds the partition implicitly (KIP-890)
                 delay_ms = min(delay_ms, CONCURRENT_BACKOFF_MS)
             batch.retry_at = now + delay_ms
+            batch.awaits_leader = code in REFRESHING
             self.batches_retried += 1
             self._accumulator.put_back(batch)
             return
@@ -454,3 +470,8 @@ class Sender:
                 if self._idempotence is not None and batch.base_sequence >= 0:
                     self._idempotence.gave_up_waiting(batch)
                 self._fail(batch, error)
+
+
+def _has_new_leader(batch: ProducerBatch, leader: Leader | None) -> bool:
+    """Whether a batch that failed would go to another leader now. The back-off was for the old one (KIP-951)."""
+    return batch.awaits_leader and leader is not None and batch.sent_to is not None and leader != batch.sent_to

@@ -162,3 +162,43 @@ def test_idle_partitions_cost_nothing() -> None:
     deliveries = [world.send(f"{i}") for i in range(10)]
     world.settle()
     assert [is_where_it_says(world, delivery, f"{i}") for i, delivery in enumerate(deliveries)] == [True] * 10
+
+
+def failing(times: int) -> tuple[ProducerWorld, Delivery]:
+    """A record whose leader does not answer any more: it was sent this often, and waits."""
+    world = started()
+    delivery = world.send("again")
+    for _ in range(times):
+        world.now += 2_000
+        world.poll()
+        world.answer_next("lose request")
+    return world, delivery
+
+
+def test_a_batch_does_not_wait_any_longer_when_its_partition_has_a_new_leader() -> None:
+    """The back-off protects a broker that fails; the new leader has not failed (KIP-951)."""
+    world, _ = failing(5)
+    world.now += 1
+    assert world.poll() == []
+    world.view.learn_leader(PLACE, 2, 7, {2: Node(2, "h", 10)})
+    (request,) = world.poll()
+    assert request.destination == 2
+
+
+def test_a_batch_that_waits_for_the_same_leader_keeps_waiting() -> None:
+    world, _ = failing(5)
+    for _ in range(7):
+        world.now += 100
+        assert world.poll() == []
+
+
+def test_while_a_leader_fails_the_metadata_is_refreshed_in_time_to_notice_its_successor() -> None:
+    """Not only when the batch is sent again: by then the back-off is a second."""
+    world, _ = failing(5)
+    refreshed = 0
+    for _ in range(8):
+        world.now += 100
+        world.poll()
+        refreshed += world.view._update_wanted
+        world.view._update_wanted = False
+    assert 2 <= refreshed <= 4
