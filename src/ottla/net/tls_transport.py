@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from ottla.net.server import Server
     from ottla.net.server_connection import Connection
 
-ENCRYPT_AT_ONCE_BYTES = 512 * 1024
-"""Passed to the socket after this much: the encrypted copy of a large response is never in memory as a whole."""
+PIECE_BYTES = 64 * 1024
+"""OpenSSL gets at most this much at once, in both directions. Its buffers keep the size that they once had, and there
+may be thousands of connections; larger pieces are no faster."""
 
 
 class TlsTransport(asyncio.BufferedProtocol):
@@ -27,6 +28,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     __slots__ = (
         "__weakref__",
         "_connection",
+        "_end",
         "_has_begun",
         "_has_turn",
         "_incoming",
@@ -49,6 +51,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._raw: asyncio.Transport
         self._is_secured = self._is_paused = self._has_turn = self._is_delivering = False
         self._has_begun = False  # the handshake: the client has said hello, and not yet finished
+        self._end: ssl.SSLError | None = None  # of what can be decrypted: the peer has said goodbye, or an error
         self.client_host, self.client_port = "", 0
 
     # --- the protocol of the socket -----------------------------------------------------------------------
@@ -69,8 +72,14 @@ class TlsTransport(asyncio.BufferedProtocol):
         return self._server.encrypted_view
 
     def buffer_updated(self, nbytes: int) -> None:
-        view = self._server.encrypted_view
-        self._incoming.write(view[:nbytes])
+        view, incoming = self._server.encrypted_view, self._incoming
+        if self._is_secured and nbytes > PIECE_BYTES:
+            incoming.write(view[:PIECE_BYTES])
+            if not self._is_paused:
+                self._deliver()
+            incoming.write(view[PIECE_BYTES:nbytes])
+        else:
+            incoming.write(view[:nbytes])
         if not self._is_secured:
             self._raw.pause_reading()
             if not self._has_turn:
@@ -143,26 +152,50 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def _deliver(self) -> None:
         """Passes on what can be decrypted, as far as the connection wants it."""
-        connection, read = self._connection, self._session.read
+        connection = self._connection
         self._is_delivering = True
         try:
-            while not self._is_paused and not self._raw.is_closing():
-                buffer = connection.get_buffer(-1)
-                nbytes = cast("int", read(len(buffer), buffer))
+            while self._has_input() and not self._is_paused and not self._raw.is_closing():
+                nbytes = self._decrypt(connection.get_buffer(-1))
                 if not nbytes:
-                    connection.eof_received()
-                    return
+                    break
                 connection.buffer_updated(nbytes)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            connection.eof_received()
-        except ssl.SSLError as error:
-            connection.cut(f"TLS: {_reason(error)}")
         finally:
             self._is_delivering = False
-        if self._outgoing.pending and not self._raw.is_closing():
+        if self._end is not None and not self._is_paused and not self._raw.is_closing():
+            if isinstance(self._end, ssl.SSLZeroReturnError):
+                connection.eof_received()
+            else:
+                connection.cut(f"TLS: {_reason(self._end)}")
+        elif self._outgoing.pending and not self._raw.is_closing():
             self._flush()  # an answer of TLS itself, such as a new key
+
+    def _has_input(self) -> bool:
+        """Whether there is something to decrypt. Asking costs less than the error that reading nothing raises."""
+        return bool(self._incoming.pending or self._session.pending() or self._end)
+
+    def _decrypt(self, buffer: memoryview) -> int:
+        """Fills the buffer as far as possible and returns how far. The end is kept until all before it is delivered.
+
+        OpenSSL decrypts one record of TLS at a time, and those of librdkafka are often no larger than one of Kafka.
+        """
+        if self._end is not None:
+            return 0
+        read, pending = self._session.read, self._session.pending
+        room, filled = len(buffer), 0
+        try:
+            while filled < room:
+                nbytes = cast("int", read(room - filled, buffer[filled:]))
+                if not nbytes:
+                    raise ssl.SSLZeroReturnError
+                filled += nbytes
+                if not (self._incoming.pending or pending()):
+                    break
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            self._end = error
+        return filled
 
     def _flush(self) -> None:
         if self._outgoing.pending:
@@ -189,20 +222,28 @@ class TlsTransport(asyncio.BufferedProtocol):
     # --- the transport of the connection ------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        if not self._raw.is_closing() and data:
+        if len(data) > PIECE_BYTES:
+            self.writelines((data,))
+        elif data and not self._is_mute():
             self._session.write(data)
             self._raw.write(self._outgoing.read())
 
     def writelines(self, parts: Sequence[Buffer]) -> None:
-        if self._raw.is_closing():
+        if self._is_mute():
             return
-        write, outgoing = self._session.write, self._outgoing
+        write, outgoing, encrypted = self._session.write, self._outgoing, []
         for part in parts:
-            if part:
-                write(part)
-                if outgoing.pending >= ENCRYPT_AT_ONCE_BYTES:
-                    self._raw.write(outgoing.read())
-        self._flush()
+            view = memoryview(part)
+            for at in range(0, len(view), PIECE_BYTES):
+                write(view[at : at + PIECE_BYTES])
+                if outgoing.pending >= PIECE_BYTES // 4:
+                    encrypted.append(outgoing.read())
+        encrypted.append(outgoing.read())
+        self._raw.writelines(encrypted)
+
+    def _is_mute(self) -> bool:
+        """Whether nothing can be sent any more. After an error OpenSSL encrypts nothing."""
+        return self._raw.is_closing() or not (self._end is None or isinstance(self._end, ssl.SSLZeroReturnError))
 
     def pause_reading(self) -> None:
         if not self._is_paused:
@@ -213,7 +254,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         if self._is_paused:
             self._is_paused = False
             self._raw.resume_reading()
-            if (self._incoming.pending or self._session.pending()) and not self._is_delivering:
+            if self._has_input() and not self._is_delivering:
                 # Later, not now: the connection is in the middle of something.
                 self._server.turns.queue(self._deliver_rest)
 
