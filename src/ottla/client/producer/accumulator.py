@@ -30,6 +30,7 @@ class ProducerBatch(AppendableBatch):
 
     __slots__ = (
         "attempts",
+        "attempts_there",
         "awaits_leader",
         "base_sequence",
         "created_at",
@@ -56,6 +57,8 @@ class ProducerBatch(AppendableBatch):
         self.retry_at = 0
         self.sent_to: Leader | None = None
         """The leader that got the batch last."""
+        self.attempts_there = 0
+        """How often that leader got it, in a row."""
         self.awaits_leader = False
         """It failed with an error that another leader may not have."""
         self.producer_id = -1

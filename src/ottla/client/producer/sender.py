@@ -58,13 +58,15 @@ MAX_VERSION_WITHOUT_TOPIC_ID = 12
 class _Sent:
     """A Produce request in flight."""
 
-    __slots__ = ("batches", "first_created_at", "node_id", "topic_ids")
+    __slots__ = ("awaits_leader", "batches", "first_created_at", "node_id", "topic_ids")
 
     def __init__(self, node_id: int, batches: dict[TopicPartition, ProducerBatch], topic_ids: dict[str, bytes]) -> None:
         self.node_id = node_id
         self.batches = batches
         self.topic_ids = topic_ids
         """As of sending: by the time of the response a topic may be deleted, or recreated with another id."""
+        self.awaits_leader = any(batch.awaits_leader for batch in batches.values())
+        """It repeats batches that the leader has failed to take, and may wait for a connection to it."""
         self.look_for_first()
 
     def look_for_first(self) -> None:
@@ -122,6 +124,8 @@ class Sender:
     def poll(self, now: int) -> Poll:
         poll = Poll()
         self._expire_sent(now, poll)
+        if any(sent.awaits_leader for sent in self._sent):
+            poll.wake_by(self._look_for_leaders(now))
         partitions = self._accumulator.partitions(now)
         if self.transactions is not None and self.transactions.state is State.FATAL_ERROR:
             self._become_fatal(self.transactions.error)
@@ -203,7 +207,9 @@ class Sender:
             if self._idempotence is not None:
                 self._idempotence.sending(batch)
             batch.attempts += 1
-            batch.sent_to = self._view.find_leader(partition)
+            leader = self._view.find_leader(partition)
+            batch.attempts_there = 1 if leader != batch.sent_to else batch.attempts_there + 1
+            batch.sent_to = leader
             batches[partition] = batch
             size_bytes += head.size_bytes
         topic_ids = {partition.topic: self._view.topic_id(partition.topic) for partition in batches}
@@ -323,7 +329,7 @@ class Sender:
         if retriable and in_time and batch.attempts <= self._config.retries and self.fatal_error is None:
             if idempotence is not None:
                 idempotence.will_retry(batch)
-            delay_ms = self._backoff.delay_ms(batch.attempts, self._jitter())
+            delay_ms = self._backoff.delay_ms(batch.attempts_there, self._jitter())
             if code == ErrorCode.CONCURRENT_TRANSACTIONS:  # the write adds the partition implicitly (KIP-890)
                 delay_ms = min(delay_ms, CONCURRENT_BACKOFF_MS)
             batch.retry_at = now + delay_ms

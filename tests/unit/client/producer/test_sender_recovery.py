@@ -202,3 +202,39 @@ def test_while_a_leader_fails_the_metadata_is_refreshed_in_time_to_notice_its_su
         refreshed += world.view._update_wanted
         world.view._update_wanted = False
     assert 2 <= refreshed <= 4
+
+
+def test_the_metadata_is_also_refreshed_while_a_retry_waits_for_a_connection_to_the_failed_leader() -> None:
+    """The request is in flight, but only until the broker may be connected to again."""
+    world, delivery = failing(5)
+    world.now += 2_000
+    assert len(world.poll()) == 1
+    world.view._update_wanted = False
+    refreshed = 0
+    for _ in range(8):
+        world.now += 100
+        world.poll()
+        refreshed += world.view._update_wanted
+        world.view._update_wanted = False
+    assert 2 <= refreshed <= 4
+    world.settle()
+    assert is_where_it_says(world, delivery, "again")
+    world.send("healthy")
+    world.poll()
+    world.now += 1_000
+    world.view._update_wanted = False
+    world.poll()
+    assert not world.view._update_wanted, "a leader that answers is not looked for"
+
+
+def test_the_back_off_begins_again_with_a_new_leader() -> None:
+    """A broker that has just been elected may not know it yet: its predecessor's failures do not count against it."""
+    world, delivery = failing(5)
+    world.view.learn_leader(PLACE, 2, 7, {2: Node(2, "h", 10)})
+    assert len(world.poll()) == 1
+    world.broker.answers.append(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    world.answer_next()
+    world.now += 100
+    assert len(world.poll()) == 1, "the first back-off, not the sixth"
+    world.answer_next()
+    assert is_where_it_says(world, delivery, "again")
