@@ -12,10 +12,13 @@ from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.verify.clients import port
 from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received, Remedy, Trouble
+from ottla.verify.hangs import Hang, within
 
 _SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "enable.ssl.")
 """Settings of the run that librdkafka knows under the same name."""
 _SECONDS = 12.0
+_GIVE_UP_S = 20.0
+"""For a call that should have ended after _SECONDS."""
 _STABLE_S = 4.0
 """How long a new assignment waits for transactions that hold its offsets: less than max.poll.interval.ms."""
 _ASK_S = 1.0
@@ -121,7 +124,15 @@ class ConfluentProducer:
         assert isinstance(consumer, ConfluentConsumer)
         with self._troubles():
             asked = _partitions(self._module, offsets)
-            self._producer.send_offsets_to_transaction(asked, consumer.metadata, _SECONDS)
+            try:
+                # librdkafka does not keep the timeout of this call if the group's coordinator is lost (its issue 5456).
+                within(
+                    _GIVE_UP_S,
+                    "send_offsets_to_transaction",
+                    lambda: self._producer.send_offsets_to_transaction(asked, consumer.metadata, _SECONDS),
+                )
+            except Hang as hang:
+                raise Trouble(str(hang), Remedy.RESTART) from None
 
     def commit(self) -> None:
         with self._troubles():

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 CLIENTS, STORE = "clients", "store"
 PIECE_BYTES = 65_536
+CLOSING_TURNS = 10
 _HEAD = struct.Struct(">ihhih")
 """Size, API key, version, correlation id, and the length of the client id that follows."""
 T = TypeVar("T")
@@ -79,9 +80,12 @@ class Links:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # Connections that were waiting to be accepted get their tasks a moment later.
+        for _ in range(CLOSING_TURNS):
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str, port: int, source: str
