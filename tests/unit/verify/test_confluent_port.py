@@ -12,7 +12,7 @@ from ottla.verify.clients.port import Remedy, Trouble
 
 
 def test_a_call_that_ignores_its_timeout_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """send_offsets_to_transaction() does, when the coordinator of the group is lost: librdkafka's issue 5456."""
+    """send_offsets_to_transaction() does, when the coordinator of the group is lost."""
     release = threading.Event()
 
     class Producer:

@@ -125,7 +125,7 @@ class ConfluentProducer:
         with self._troubles():
             asked = _partitions(self._module, offsets)
             try:
-                # librdkafka does not keep the timeout of this call if the group's coordinator is lost (its issue 5456).
+                # librdkafka does not keep the timeout of this call if the group's coordinator is lost.
                 within(
                     _GIVE_UP_S,
                     "send_offsets_to_transaction",
