@@ -106,6 +106,14 @@ class Peers:
             return None
         return sum(link.waiting_count + THROTTLED_LOAD * link.is_throttled for link in links)
 
+    def reconnect_at(self, node_id: int) -> float:
+        """When a node that could not be reached may be connected to again, in the loop's time; 0 for other nodes.
+
+        A request that is sent before waits until then, and cannot be withdrawn.
+        """
+        link = self._links.get((node_id, ""))
+        return 0.0 if link is None or not link.failures else link.retry_at
+
     def is_connected(self, node_id: int) -> bool:
         return any(link.is_connected for (node, _), link in self._links.items() if node == node_id)
 
@@ -165,7 +173,7 @@ class _Link:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[_Outgoing] = deque()
         self._connecting: asyncio.Task[None] | None = None
-        self._retry_at = 0.0
+        self.retry_at = 0.0
         self._may_need_sasl = False
 
     @property
@@ -203,7 +211,7 @@ class _Link:
 
     async def _connect(self) -> None:
         try:
-            await asyncio.sleep(max(0.0, self._retry_at - self._loop.time()))
+            await asyncio.sleep(max(0.0, self.retry_at - self._loop.time()))
             self.connection = await Connection.open(
                 self.endpoint,
                 client_id=self._peers.client_id,
@@ -235,13 +243,13 @@ class _Link:
         # Back off even after a connection that worked: a broker that accepts and disconnects at once must not
         # cause a tight loop of reconnects.
         if connection is self.connection:
-            self._retry_at = self._loop.time() + self._peers.reconnect_backoff.delay_ms(1, self._jitter()) / 1000
+            self.retry_at = self._loop.time() + self._peers.reconnect_backoff.delay_ms(1, self._jitter()) / 1000
             self._may_need_sasl = connection.was_dropped_at_first
 
     def _back_off(self) -> None:
         self.failures += 1
         delay_ms = self._peers.reconnect_backoff.delay_ms(self.failures, self._jitter())
-        self._retry_at = self._loop.time() + delay_ms / 1000
+        self.retry_at = self._loop.time() + delay_ms / 1000
 
     def _jitter(self) -> float:
         return self._peers.random.uniform(-1, 1)

@@ -105,7 +105,15 @@ class ProducerWorld:
             buffer_memory=self.config.buffer_memory,
             wake=self._count_wake,
         )
-        self.sender = Sender(self.config, self.accumulator, self.view, backoff=Backoff(100, 1000))
+        self.unreachable: dict[int, int] = {}
+        """When brokers that could not be reached may be connected to again."""
+        self.sender = Sender(
+            self.config,
+            self.accumulator,
+            self.view,
+            backoff=Backoff(100, 1000),
+            reconnect_at=lambda node_id: self.unreachable.get(node_id, 0),
+        )
         self.on_the_wire: deque[tuple[Request, Any]] = deque()
         self.show_topic(partitions)
 

@@ -413,6 +413,24 @@ def test_reconnecting_backs_off_and_succeeds_once_the_broker_returns() -> None:
     simulate(story, None)
 
 
+def test_when_a_node_is_connected_to_again_is_known() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        nodes = peers(reconnect_backoff=Backoff(100, 1_000))
+        assert nodes.reconnect_at(0) == 0, "nothing has failed"
+        with fails_with(ErrorCode.NETWORK_EXCEPTION, "connection refused"):
+            await nodes.send(0, ApiKey.METADATA, metadata)
+        assert loop.time() + 0.07 <= nodes.reconnect_at(0) <= loop.time() + 0.13
+        await loop.create_server(lambda: Broker(friendly), HERE.host, HERE.port)
+        again = nodes.reconnect_at(0)
+        await nodes.send(0, ApiKey.METADATA, metadata)
+        assert loop.time() >= again
+        assert nodes.reconnect_at(0) == 0
+        await nodes.close()
+
+    simulate(story, None)
+
+
 def test_an_outage_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "ottla.net")
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import logging
+import math
 import os
 import random
 import threading
@@ -391,6 +392,10 @@ class Network:
         self.view.request_update()
         self.wake()
         await self.until(lambda: self.view.version > before, self.config.default_api_timeout_ms)
+
+    def reconnect_at(self, node_id: int) -> int:
+        """When a broker that could not be reached may be connected to again; 0 for other brokers."""
+        return math.ceil(self._peers.reconnect_at(node_id) * 1000)
 
     def check_node(self, node_id: int) -> None:
         """Raises if the metadata has no such broker."""

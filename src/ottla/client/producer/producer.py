@@ -102,6 +102,7 @@ class AsyncProducer:
             self._network.view,
             backoff=self._network.backoff,
             jitter=self._network.jitter,
+            reconnect_at=self._network.reconnect_at,
         )
         self._network.add(self._sender)
         self._transactional = ProducerTransactions(self.config, self._network, self._accumulator, self._sender)

@@ -86,6 +86,7 @@ class Sender:
         *,
         backoff: Backoff,
         jitter: Callable[[], float] = lambda: 0.0,
+        reconnect_at: Callable[[int], int] = lambda node_id: 0,
     ) -> None:
         self.fatal_error: KafkaError | None = None
         """Once set, every send() fails with it."""
@@ -96,6 +97,8 @@ class Sender:
         self._view = view
         self._backoff = backoff
         self._jitter = jitter
+        self._reconnect_at = reconnect_at
+        """When a broker that could not be reached may be connected to again."""
         self._codec = Codec[config.compression_type.upper()]
         self._idempotence = Idempotence() if config.enable_idempotence else None
         self._in_flight: dict[int, int] = defaultdict(int)
@@ -183,6 +186,12 @@ class Sender:
             poll.wake_by(now + self._backoff.initial_ms)
             return None
         if self.transactions is not None and not self.transactions.may_send(partition):
+            return None
+        reconnect_at = self._reconnect_at(leader.node_id)
+        if reconnect_at > now:
+            # Not sent before: it would wait for the connection, even after another broker has become the leader.
+            poll.wake_by(reconnect_at)
+            poll.wake_by(self._look_for_leaders(now))
             return None
         return leader.node_id
 

@@ -238,3 +238,40 @@ def test_the_back_off_begins_again_with_a_new_leader() -> None:
     assert len(world.poll()) == 1, "the first back-off, not the sixth"
     world.answer_next()
     assert is_where_it_says(world, delivery, "again")
+
+
+def test_nothing_is_sent_to_a_leader_that_cannot_be_connected_to_yet() -> None:
+    """A request would wait for the connection, and miss the election of another leader."""
+    world = started()
+    world.unreachable[1] = world.now + 700
+    delivery = world.send("waits")
+    poll = world.sender.poll(world.now)
+    assert poll.requests == []
+    assert poll.wake_at is not None
+    assert poll.wake_at <= world.now + 250, "its successor is looked for"
+    assert world.view._update_wanted
+    world.now += 300
+    world.view.learn_leader(PLACE, 2, 7, {2: Node(2, "h", 10)})
+    (request,) = world.poll()
+    assert request.destination == 2
+    world.answer_next()
+    assert is_where_it_says(world, delivery, "waits")
+
+
+def test_a_leader_that_could_not_be_reached_is_tried_again_in_time() -> None:
+    world = started()
+    world.unreachable[1] = world.now + 700
+    delivery = world.send("waits")
+    world.settle()
+    assert is_where_it_says(world, delivery, "waits")
+
+
+def test_a_record_that_waits_for_an_unreachable_leader_expires() -> None:
+    world = started(delivery_timeout_ms=1_000, request_timeout_ms=500)
+    world.unreachable[1] = world.now + 10**9
+    delivery = world.send("waits")
+    for _ in range(11):
+        assert world.poll() == []
+        world.now += 100
+    world.poll()
+    assert delivery.exception() is not None
