@@ -15,12 +15,17 @@ from bench.results import Results
 from bench.wire import percentile
 from ottla.metadata.opening import open_store
 from ottla.metadata.store import Change, Create, MetadataStore, Set
+from tests.support.clients.steady import ConfluentSteady, OttlaSteady
 from tests.support.processes.cluster import Cluster, OttlaCluster
 from tests.support.processes.etcd import EtcdCluster, NoEtcd
 from tests.support.processes.etcd_brokers import EtcdBrokers
 
 SUITE = "stores"
 MANY = 10_000
+PARTITIONS = 6
+RATE = 300.0
+"""Records per second of each producer."""
+WARM_UP_S, AFTERWARDS_S = 2.0, 3.0
 
 
 @contextmanager
@@ -96,15 +101,30 @@ async def measure_commits(writer: MetadataStore, reader: MetadataStore, count: i
 
 
 def measure_cluster(cluster: Cluster) -> dict[tuple[str, str], float]:
+    """Kills the leader of partition 0 while two producers send, and waits until another broker leads."""
     with cluster:
-        ready_s = cluster.ready_after_s
-        cluster.create_topic("t", 6)
-        victim = cluster.leader("t")
-        cluster.nodes[victim].kill()
-        started = time.perf_counter()
-        while any(state.leader in (victim, -1) for state in cluster.describe("t")):
-            time.sleep(0.005)
+        cluster.create_topic("t", PARTITIONS)
+        producers = [made(cluster.bootstrap, "t", PARTITIONS, rate=RATE) for made in (OttlaSteady, ConfluentSteady)]
+        for producer in producers:
+            producer.start()
+        try:
+            time.sleep(WARM_UP_S)
+            led = [state.partition for state in cluster.describe("t") if state.leader == cluster.leader("t")]
+            victim = cluster.leader("t")
+            killed_at = time.monotonic()
+            cluster.nodes[victim].kill()
+            while any(state.leader in (victim, -1) for state in cluster.describe("t")):
+                time.sleep(0.005)
+            elected_s = time.monotonic() - killed_at
+            time.sleep(AFTERWARDS_S)
+            gaps = [producer.gaps(killed_at, time.monotonic()) for producer in producers]
+        finally:
+            for producer in producers:
+                producer.stop()
         return {
-            ("three brokers ready", "s"): ready_s,
-            ("kill -9 of a leader to new leaders", "s"): time.perf_counter() - started,
+            ("three brokers ready", "s"): cluster.ready_after_s,
+            ("kill -9 of a leader: new leaders", "s"): elected_s,
+        } | {
+            (f"kill -9 of a leader: {producer.name} without acknowledgement", "s"): max(gap[p].seconds for p in led)
+            for producer, gap in zip(producers, gaps, strict=True)
         }
