@@ -42,7 +42,6 @@ class Worker(threading.Thread):
         super().__init__(daemon=True)
         self.number, self.bootstrap, self.values, self.history, self.ending = number, bootstrap, values, history, ending
         self.random = random.Random(number)
-        self.instances = 0
 
     def run(self) -> None:
         from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -78,10 +77,9 @@ class Worker(threading.Thread):
                 **QUICK,
             }
         )
-        self.instances += 1
         producer.init_transactions(10)
         while not self.ending.is_set():
-            transaction = Operation(f"worker {self.number}", session=self.instances)
+            transaction = Operation(f"worker {self.number}")
             self.history.append(transaction)
             producer.begin_transaction()
             for _ in range(self.random.randint(1, 4)):
@@ -133,10 +131,9 @@ class OwnWorker(Worker):
         own |= {"delivery.timeout.ms": 5_000, "request.timeout.ms": 3_000, "max.block.ms": 10_000}
         producer = Producer(settings | own)
         try:
-            self.instances += 1
             producer.init_transactions()
             while not self.ending.is_set():
-                transaction = Operation(f"worker {self.number}", session=self.instances)
+                transaction = Operation(f"worker {self.number}")
                 self.history.append(transaction)
                 try:
                     self._own_transaction(producer, consumer, transaction)

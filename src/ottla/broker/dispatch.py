@@ -31,6 +31,7 @@ from ottla.protocol.primitives import ProtocolError
 
 if TYPE_CHECKING:
     from ottla.broker.throttling import Throttling
+    from ottla.protocol.response_parts import ResponseParts
 
 log = logging.getLogger("ottla.broker")
 
@@ -166,7 +167,14 @@ class Dispatcher:
                     else:
                         position += 1
                 if route.shortcut is not None and self.throttling is None:
-                    answered = route.shortcut(frame, position, version, correlation_id, self.services)
+                    answered: bytes | ResponseParts | None
+                    try:
+                        answered = route.shortcut(frame, position, version, correlation_id, self.services)
+                    except Exception as error:
+                        # A bug. The handler must not run as well: the batch may be stored already.
+                        context = Context(self.services, version, client_id, connection, key)
+                        response = self.answer_error(route, route.decode(frame, version, position), context, error)
+                        answered = encode_response_parts(key, version, correlation_id, response)
                     if answered is not None:
                         route.requests += 1
                         if started:

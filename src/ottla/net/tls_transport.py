@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ottla.net.server_connection import Connection
 
 PIECE_BYTES = 64 * 1024
-"""OpenSSL gets at most this much at once, in both directions. Its buffers keep the size that they once had, and there
+"""OpenSSL gets at most this much at once, in both directions. Its buffers never shrink, and there
 may be thousands of connections; larger pieces are no faster."""
 
 
@@ -194,7 +194,9 @@ class TlsTransport(asyncio.BufferedProtocol):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            self._end = error
+            # Without its traceback, whose frames would keep the buffer in memory until the next garbage collection.
+            error.__context__ = None
+            self._end = error.with_traceback(None)
         return filled
 
     def _flush(self) -> None:

@@ -24,7 +24,7 @@ os.register_at_fork(after_in_child=_to_spark.clear)
 
 
 class Prompt:
-    """A base of what Spark pickles to its workers: it makes them answer promptly."""
+    """Base class of objects that Spark pickles to its workers. Makes the workers acknowledge promptly."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -32,7 +32,7 @@ class Prompt:
 
 
 def answer_promptly() -> None:
-    """Ends a wait of 40 ms in the kernel, which small micro-batches would meet several times.
+    """Avoids the kernel's delayed acknowledgement (40 ms), which would slow down a small micro-batch several times.
 
     Spark sends a task's command and its rows separately and without TCP_NODELAY, so the rows wait until the command is
     acknowledged. The worker's kernel delays that by 40 ms, because a worker answers what it receives. This call
@@ -52,6 +52,8 @@ def answer_promptly() -> None:
 
 def _find_connection() -> socket.socket | None:
     """The connection that this worker was forked for: the first one that it had."""
+    if os.environ.get("PYTHON_UNIX_DOMAIN_ENABLED", "").lower() == "true":
+        return None  # Its connections over TCP are not to Spark.
     with contextlib.suppress(OSError):
         for file in sorted(map(int, os.listdir("/proc/self/fd"))):
             with contextlib.suppress(OSError):

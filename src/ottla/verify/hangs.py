@@ -108,7 +108,7 @@ class StallWatch:
             while not self._ending.wait(LOOK_S):
                 self.look()
                 if sys.__stderr__ is not None:
-                    # It is a thread of C: it needs no interpreter to write.
+                    # faulthandler uses a C thread, so it can write even if no Python thread can run.
                     faulthandler.dump_traceback_later(HANG_S, file=sys.__stderr__)
         finally:
             faulthandler.cancel_dump_traceback_later()
@@ -118,7 +118,7 @@ class StallWatch:
         seconds = (self._last_us - before) / 1e6
         if seconds >= STALL_S:
             fault = self._recorder.begin_fault(
-                STALL, (), f"this program could not run for {seconds:.1f} s: is the machine suspended?"
+                STALL, (), f"this program could not run for {seconds:.1f} s: the machine was stopped or overloaded"
             )
             fault.started_us, fault.ended_us = before, self._last_us
             self._say(fault.detail)

@@ -1,5 +1,7 @@
 """Settings of Spark's workers, which other processes do not get."""
 
+# ruff: noqa: SLF001  (checks how a connection is found)
+
 import contextlib
 import fcntl
 import os
@@ -17,6 +19,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from ottla.spark import workers
 from ottla.spark.database.sink import BatchDatabaseWriter, DatabaseDataSource, StreamDatabaseWriter
 from ottla.spark.datasource import OttlaDataSource
 from ottla.spark.sink.batch_writer import BatchWriter
@@ -152,3 +155,13 @@ def test_a_worker_acknowledges_a_command_at_once(tmp_path: Path, sent: type) -> 
             assert unacknowledged(connection) == 0
             connection.sendall(b"rows")
             assert connection.recv(1) == b"\1", "the worker sets TCP_NODELAY for what it sends"
+
+
+def test_with_unix_sockets_no_connection_of_somebody_else_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker whose connection to Spark is a Unix socket may have others over TCP, to brokers for example."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        found = workers._find_connection()
+        assert found is not None, "it would be taken"
+        found.close()
+        monkeypatch.setenv("PYTHON_UNIX_DOMAIN_ENABLED", "true")
+        assert workers._find_connection() is None

@@ -1,5 +1,6 @@
 """The shortcut for small Produce requests: the same bytes and the same log as without it."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,16 @@ from typing import Any
 import pytest
 
 from ottla.broker.dispatch import Dispatcher, Route
+from ottla.errors import ErrorCode
+from ottla.log.partition_log import PartitionLog
 from ottla.net.server import Disconnect
-from ottla.protocol.framing import encode_request
+from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import Codec, build_batch, control_batch, iter_batches
 from ottla.protocol.schema import Message
 from ottla.replication.config import ReplicaConfig
 from ottla.security.authorizer import Authorizer
-from tests.support.worlds.data_world import DataWorld, batch_of, produce_request, topic_id_of
+from tests.support.worlds.data_world import DataWorld, batch_of, only_partition, produce_request, topic_id_of
 
 VERSIONS = range(3, 14)
 
@@ -212,3 +215,38 @@ def test_nothing_overtakes_a_batch_that_is_still_being_checked(twins: Twins) -> 
     sizes = [header.batch_length for _, header in iter_batches(log.read(0, 2**20, upper_bound=2))]
     assert sizes == sorted(sizes, reverse=True), "the large one is first"
     assert log.log_end_offset == 2
+
+
+def test_a_failed_write_is_reported_and_not_tried_again(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second try might succeed when the broker is about to give up its leadership already."""
+    tries = []
+
+    def full(handle: int, buffers: Any) -> int:
+        tries.append(handle)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for world in twins.worlds:
+        monkeypatch.setattr(world.disk, "append", full)
+    for version in (9, 13):
+        answer = twins.send(one(BATCH, version), version)
+        assert answer is not None
+        response = decode_response(0, version, answer[4:])[1]
+        assert only_partition(response).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(tries) == 2 * len(twins.worlds)
+    assert twins.used == 2
+
+
+@pytest.mark.parametrize("bug", [IndexError("a bug"), AssertionError("a bug"), OSError("a bug")])
+def test_a_bug_behind_the_shortcut_is_answered_and_logged_like_one_in_the_handler(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, bug: Exception
+) -> None:
+    def fails(*_: Any) -> None:
+        raise bug
+
+    monkeypatch.setattr(PartitionLog, "advance_high_watermark", fails)
+    answer = twins.send(one(BATCH), 9)
+    assert answer is not None
+    assert only_partition(decode_response(0, 9, answer[4:])[1]).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert [dispatcher.routes[9].errors for dispatcher in twins.dispatchers] == [1, 1]
+    assert [record.exc_info is not None for record in caplog.records] == [True, True]
+    assert twins.worlds[0].log("orders").log_end_offset == 1, "it was stored before the bug, and not once more"

@@ -1,5 +1,7 @@
 """TLS on real sockets: how its records become requests, how a connection ends, and how much memory it keeps."""
 
+# ruff: noqa: SLF001  (checks internal state)
+
 import asyncio
 import logging
 import ssl
@@ -151,6 +153,24 @@ def test_requests_before_a_goodbye_are_handled(run: Run, security: Security) -> 
     run(story())
 
 
+def test_a_goodbye_in_the_middle_of_a_large_request_frees_its_memory_at_once(run: Run, security: Security) -> None:
+    """Not with the next garbage collection: the error that says goodbye must not refer to the buffer."""
+
+    async def story() -> None:
+        async with world(security) as at:
+            at.peer.encrypt((1 << 20).to_bytes(4, "big") + bytes(500_000))
+            at.peer.send()
+            await until(lambda: at.connection.parser.filled > 0)
+            left = at.connection
+            with pytest.raises(ssl.SSLWantReadError):
+                at.peer.session.unwrap()
+            at.peer.send()
+            await until(lambda: not at.server.connections)
+            assert left.transport._end.__traceback__ is None  # type: ignore[attr-defined]
+
+    run(story())
+
+
 def test_requests_before_a_forged_record_are_handled_and_the_log_says_why_it_ended(
     run: Run, security: Security, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,7 +213,7 @@ def test_openssl_gets_large_requests_and_responses_in_small_pieces(run: Run, sec
     async def story() -> None:
         async with world(security) as at:
             transport: Any = at.connection.transport
-            transport._raw = recorder = Recorder(transport._raw)  # noqa: SLF001
+            transport._raw = recorder = Recorder(transport._raw)
             request = frame(bytes(range(256)) * 8192)
             for start in range(0, len(request), 16384):
                 at.peer.encrypt(request[start : start + 16384])

@@ -176,7 +176,13 @@ def test_a_time_in_which_this_program_could_not_run_does_not_count_as_calm() -> 
     for _ in range(4):
         watch.look()
     assert recorder.history.faults == [
-        Fault("stall", (), 500_000, 42_500_000, "this program could not run for 42.0 s: is the machine suspended?")
+        Fault(
+            "stall",
+            (),
+            500_000,
+            42_500_000,
+            "this program could not run for 42.0 s: the machine was stopped or overloaded",
+        )
     ]
     assert said == [recorder.history.faults[0].detail]
     assert longest_calm(0, 43_000_000, recorder.history.faults) == 500_000

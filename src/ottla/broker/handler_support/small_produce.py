@@ -2,16 +2,19 @@
 
 It answers without creating request and response messages, which would take longer than storing the batch. The response
 has the same bytes as the handler's. For everything else it changes nothing and returns None, and the handler answers:
-transactions, compressed batches, ACLs, commits that wait for followers or for the disk, and every error.
+transactions, compressed batches, ACLs, commits that wait for followers or for the disk, and nearly every error.
 """
 
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
-from ottla.errors import KafkaError
+from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.protocol._speedups import find_single_batch
+from ottla.protocol.api import ApiKey
 from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, CONTROL, TRANSACTIONAL
+from ottla.protocol.framing import encode_response
+from ottla.protocol.messages.produce import ProduceResponse
 from ottla.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -63,11 +66,23 @@ def answer_small_produce(
         return None
     try:
         appended = replicas.append_to(replica, memoryview(frame)[start:end], acks, Origin.CLIENT, version)
-    except KafkaError:
-        return None  # Nothing was stored. The handler fails in the same way, and explains it.
+    except KafkaError as error:
+        if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+            # Not tried again: it may have cost this broker its leadership already.
+            return _refusal(topic, index, error, version, correlation_id)
+        return None  # The batch was rejected before it was stored. The handler rejects it too, and explains why.
     head = _HEAD.pack(_FIXED_SIZE + len(topic_field), correlation_id, 2)
     return (
         head
         + topic_field
         + _TAIL.pack(2, index, 0, appended.base_offset, appended.log_append_time_ms, appended.log_start_offset, 1)
     )
+
+
+def _refusal(topic: str | bytes, index: int, error: KafkaError, version: int, correlation_id: int) -> bytes:
+    answer = ProduceResponse.PartitionProduceResponse(
+        index=index, error_code=error.code, base_offset=-1, error_message=error.detail or None
+    )
+    names = {"topic_id": topic} if isinstance(topic, bytes) else {"name": topic}
+    of_topic = ProduceResponse.TopicProduceResponse(partition_responses=[answer], **names)
+    return encode_response(ApiKey.PRODUCE, version, correlation_id, ProduceResponse(responses=[of_topic]))

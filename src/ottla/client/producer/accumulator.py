@@ -60,7 +60,7 @@ class ProducerBatch(AppendableBatch):
         self.attempts_there = 0
         """How often that leader got it, in a row."""
         self.awaits_leader = False
-        """It failed with an error that another leader may not have."""
+        """It failed with an error that may not occur at another leader."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1

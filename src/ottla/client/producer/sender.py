@@ -50,7 +50,8 @@ DOUBTFUL = frozenset(
 """Errors after which the broker may or may not have stored the batch."""
 
 LOOK_FOR_LEADERS_MS = 250
-"""How often metadata is refreshed while batches wait because their leader fails. All producers do this at once."""
+"""How often metadata is refreshed while batches wait because their leader fails. All producers do this at the same
+time, so it must not be too often."""
 MAX_VERSION_WITHOUT_TOPIC_ID = 12
 """From version 13 on, Produce names topics by id only (KIP-516)."""
 
@@ -189,7 +190,7 @@ class Sender:
             return None
         reconnect_at = self._reconnect_at(leader.node_id)
         if reconnect_at > now:
-            # Not sent before: it would wait for the connection, even after another broker has become the leader.
+            # Not sent earlier: the request would wait for the connection, even after another broker became the leader.
             poll.wake_by(reconnect_at)
             poll.wake_by(self._look_for_leaders(now))
             return None
@@ -200,7 +201,7 @@ class Sender:
         successor would be noticed up to retry.backoff.max.ms late. Returns when to call this again."""
         if now >= self._look_at:
             self._view.request_update()
-            self._look_at = now + min(LOOK_FOR_LEADERS_MS, self._backoff.max_ms)
+            self._look_at = now + LOOK_FOR_LEADERS_MS
         return self._look_at
 
     def _send_to(self, node_id: int, partitions: list[TopicPartition], now: int, poll: Poll) -> list[TopicPartition]:
@@ -227,6 +228,7 @@ class Sender:
             max_version = self.transactions.produce_version_max
         self._in_flight[node_id] += 1
         sent = _Sent(node_id, batches, topic_ids)
+        sent.awaits_leader |= self._reconnect_at(node_id) > 0
         self._sent[sent] = None
         poll.requests.append(
             Request(

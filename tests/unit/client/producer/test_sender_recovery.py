@@ -275,3 +275,15 @@ def test_a_record_that_waits_for_an_unreachable_leader_expires() -> None:
         world.now += 100
     world.poll()
     assert delivery.exception() is not None
+
+
+def test_without_a_back_off_leaders_are_still_looked_for_at_intervals() -> None:
+    world = started(retry_backoff_ms=0, retry_backoff_max_ms=0)
+    world.unreachable[1] = world.now + 10_000
+    world.send("waits")
+    wake_at = world.sender.poll(world.now).wake_at
+    assert wake_at is not None
+    assert wake_at > world.now
+    world.view._update_wanted = False
+    world.poll()
+    assert not world.view._update_wanted
