@@ -42,8 +42,8 @@ class Rules(Protocol):
         """Raises KafkaError if these settings are invalid for a running broker ("" for all of them)."""
 
     def check_listeners(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
-        """Raises KafkaError if this broker's listeners could not use what `configs` change, as all that is set for
-        `broker` at run time: key stores that cannot be opened, for example."""
+        """Raises KafkaError if this broker's listeners could not use the changed settings: key stores that cannot
+        be opened, for example. `configs` is everything that is set for `broker` at run time."""
 
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
         """The default of a list setting; None if the setting is not a list."""

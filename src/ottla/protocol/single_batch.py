@@ -5,9 +5,9 @@ with the C types of `_single_batch.pxd`; `_speedups.py` picks the extension if i
 Increment INTERFACE whenever names or semantics change: `_speedups.py` then ignores an outdated build.
 """
 
+from ottla.protocol.batch_layout import HEADER_SIZE
+
 INTERFACE = 1
-HEADER_SIZE = 61
-"""Of a batch, as in batch_layout.py: compiled code has its own C constant."""
 LONG_NAME = 127
 """The length of such a name takes two bytes."""
 

@@ -1,4 +1,4 @@
-"""OWNER of limits: what takes too long is reported with the place where it stands, instead of being waited for.
+"""OWNER of limits: whatever takes too long is reported with the line where it is stuck, and the run goes on.
 
 All times are monotonic: they do not change when somebody sets the clock of the machine.
 """
@@ -26,11 +26,11 @@ T = TypeVar("T")
 
 
 class Hang(Exception):
-    """Something did not end. The text says what, and where it stands."""
+    """Something did not end. The text says what, and where it is stuck."""
 
 
 def hang_of(what: str, seconds: float, thread: threading.Thread) -> Hang:
-    return Hang(f"{what} has made no progress for {seconds:g} s; it stands at {place_of(thread)}")
+    return Hang(f"{what} has made no progress for {seconds:g} s; it is stuck at {place_of(thread)}")
 
 
 def place_of(thread: threading.Thread) -> str:

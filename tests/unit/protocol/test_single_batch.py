@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.protocol import batch_layout, single_batch
+from ottla.protocol import single_batch
 from ottla.protocol._speedups import find_compiled
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
@@ -73,7 +73,3 @@ def test_both_find_the_same_in_damaged_requests(version: int, changes: list[tupl
         for by_id in (False, True):
             assert COMPILED is not None
             assert COMPILED.find_single_batch(body, 0, by_id) == single_batch.find_single_batch(body, 0, by_id)
-
-
-def test_the_size_of_a_header_is_that_of_the_layout() -> None:
-    assert single_batch.HEADER_SIZE == batch_layout.HEADER_SIZE

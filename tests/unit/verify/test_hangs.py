@@ -82,8 +82,11 @@ def test_what_ends_in_time_returns_its_result_and_raises_its_error() -> None:
         within(5, "a division", lambda: 1 // 0)
 
 
-def test_what_does_not_end_is_named_with_the_place_where_it_stands() -> None:
-    with blocked() as call, pytest.raises(Hang, match=r"the final read has made no progress for 0\.1 s; it stands at"):
+def test_what_does_not_end_is_named_with_the_place_where_it_is_stuck() -> None:
+    with (
+        blocked() as call,
+        pytest.raises(Hang, match=r"the final read has made no progress for 0\.1 s; it is stuck at"),
+    ):
         within(0.1, "the final read", call)
     with blocked() as call, pytest.raises(Hang, match=r"stand_still \(test_hangs\.py:\d+\)"):
         within(0.1, "the final read", call)
@@ -152,10 +155,10 @@ class StuckSaboteur:
         pass
 
     def check(self) -> None:
-        raise Hang("the nemesis has made no progress for 300 s; it stands at wait (nemesis.py:62)")
+        raise Hang("the nemesis has made no progress for 300 s; it is stuck at wait (nemesis.py:62)")
 
     def end(self) -> None:
-        raise Hang("the nemesis has made no progress for 300 s; it stands at wait (nemesis.py:62)")
+        raise Hang("the nemesis has made no progress for 300 s; it is stuck at wait (nemesis.py:62)")
 
 
 def test_a_hang_of_the_nemesis_ends_the_run_and_is_part_of_its_history(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, CONTROL, TRANSACTIONAL
 from ottla.protocol.framing import encode_response
 from ottla.protocol.messages.produce import ProduceResponse
+from ottla.replication.replica_manager import ACKS_ALL
 from ottla.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 FIRST_VERSION = 9
 """Flexible (KIP-482)."""
 TOPIC_IDS_SINCE = 13
-ACKS_ALL = -1
 
 _NOT_PLAIN = CODEC_MASK | CONTROL | TRANSACTIONAL
 _HEAD = Struct(">iixb")

@@ -36,6 +36,7 @@ from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import CorruptBatch, read_header
 from ottla.replication.applying import HostedTopic
 from ottla.replication.replica import Replica
+from ottla.replication.replica_manager import ACKS_ALL
 from ottla.security.resources import Operation, Resource, ResourceType
 from ottla.types import INTERNAL_TOPICS, REBALANCES_TOPIC, TopicPartition
 
@@ -48,7 +49,6 @@ Guards = dict[TopicPartition, VerificationGuard]
 
 ADMIN_CLIENT_ID = "__admin_client"
 """The only client id that may write to internal topics."""
-ACKS_ALL = -1
 
 
 Answer = ProduceResponse | Awaitable[ProduceResponse] | None
