@@ -30,7 +30,7 @@ INTERFACE = 4
 """Increased with every change of a kernel's signature or behaviour, so that a stale build is not used."""
 
 NULL_KEYS_MAX = 1000
-"""As many records without a key are named in an error; the rest of a large batch would only fill memory."""
+"""The most records without a key that an error lists: all those of a large batch would waste memory."""
 
 _HEADER = struct.Struct(HEADER_FORMAT)
 _UNTIL_CRC, _AFTER_CRC = struct.Struct(UNTIL_CRC_FORMAT), struct.Struct(AFTER_CRC_FORMAT)

@@ -106,7 +106,7 @@ class ApiKey(enum.IntEnum):
 
 
 class Api(NamedTuple):
-    """One API. `max_version` is the newest that the tables know; the broker's handlers decide which it serves."""
+    """One API. `max_version` is the newest that the tables define; the broker's handlers decide which it serves."""
 
     key: int
     name: str
@@ -157,7 +157,7 @@ def snake_case(name: str) -> str:
 
 
 # Key, name, first and last version, first flexible version, then where the message table is: in messages/, in
-# messages/unserved/, or nowhere (`-`; messages/unserved/__init__.py says why). Keys 4 to 7 went with ZooKeeper.
+# messages/unserved/, or nowhere (`-`; messages/unserved/__init__.py says why). Keys 4 to 7 were removed with ZooKeeper.
 _TABLE = """
      0 Produce                                3 13   9
      1 Fetch                                  4 18  12

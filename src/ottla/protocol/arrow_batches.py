@@ -28,7 +28,7 @@ if _decoder is None:
 
 UNITS = {"ms": 1, "us": 1000}
 ROWS_MAX = 8_000_000
-"""The limit of one RecordBatch: a column still has room for as many topic names of the maximum length."""
+"""The most rows of one RecordBatch: a column can hold that many topic names of the maximum length."""
 
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """Never null: a record without headers has an empty list."""
@@ -64,7 +64,7 @@ _NO_PAIRS = pa.array([], HEADERS.value_type)
 
 
 def rows_at_most(sections: Iterable[Section]) -> int:
-    """The most records there can be: what the headers claim, but not more than fit into the bytes."""
+    """An upper bound for the number of records: the counts in the headers, but no more than fit into the bytes."""
     return sum(
         min(section.header.record_count, (section.end - section.start) // RECORD_SIZE_MIN) for section in sections
     )
@@ -74,7 +74,7 @@ class ColumnBuilder:
     """Builds one RecordBatch.
 
     It holds at most ROWS_MAX records and 2 GiB of keys, values and headers, the limit of Arrow's 32-bit offsets. Once
-    it is full, `add` returns False, and the rest belongs in another one.
+    it is full, `add` returns False, and the remaining records need another builder.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ColumnBuilder:
         return self._columns.is_full
 
     def finish(self) -> pa.RecordBatch:
-        """What was added, as one RecordBatch."""
+        """The added records as one RecordBatch."""
         names = self._schema.names
         arrays: dict[str, Any] = {}
         rows = self.rows
@@ -202,7 +202,7 @@ class ColumnBuilder:
             if is_ascii:
                 names = pa.Array.from_buffers(pa.string(), count, [None, name_offsets, name_data], 0)
             else:
-                # Names are text, even if they were written as other bytes.
+                # Names are text in Arrow: bytes that are not UTF-8 are replaced.
                 raw = pa.Array.from_buffers(pa.binary(), count, [None, name_offsets, name_data], 0)
                 names = pa.array([name.decode(errors="replace") for name in raw.to_pylist()], pa.string())
             contents = _strings(pa.binary(), count, found.null_header_values, bits, value_offsets, value_data)
@@ -217,7 +217,7 @@ def _strings(
 
 
 def _repeated(runs: list[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
-    """Each value, repeated as often as its count says."""
+    """Repeats each value by its count."""
     arrays = [pa.repeat(pa.scalar(value, kind), count) for value, count in runs]
     if len(arrays) == 1:
         return arrays[0]

@@ -1,4 +1,4 @@
-"""Converts rows of Arrow tables to record batches; checks what a table must look like. Pure.
+"""Converts rows of Arrow tables to record batches, and checks the schema of a table. Pure.
 
     check_schema(table.schema, needs_topic=True)
     rows = open_rows(record_batch, first_row=0, default_time_ms=now)
@@ -39,7 +39,7 @@ IGNORED = frozenset({"offset", "timestamp_type"})
 """Columns that read records also have. They are ignored: the broker assigns new values."""
 
 ROWS_AT_ONCE = 200_000
-"""The size of one piece of a table: checking as many rows takes a few milliseconds."""
+"""Rows per piece of a table: checking that many takes a few milliseconds."""
 _SMALL_CHUNK_BYTES = 1 << 20
 _COMBINE_BYTES_MAX = 1 << 30
 
@@ -54,23 +54,23 @@ def as_table(source: Any) -> pa.Table:
         return pa.table(source)
     raise OttlaError(
         f"expected a pyarrow Table or RecordBatch, not {type(source).__name__}",
-        "Make one with pyarrow.table({'key': …, 'value': …}).",
+        "Create one with pyarrow.table({'key': …, 'value': …}).",
     )
 
 
 def check_schema(schema: pa.Schema, *, needs_topic: bool) -> None:
-    """Raises OttlaError if rows of these columns cannot be sent: the column, its type and the expected type."""
+    """Raises OttlaError, with the column and the expected type, if rows with this schema cannot be sent."""
     seen: set[str] = set()
     for field in schema:
         if field.name in seen:
-            raise OttlaError(f"there are two columns {field.name}", "Leave one of them.")
+            raise OttlaError(f"the table has two columns {field.name}", "Drop one of them.")
         seen.add(field.name)
         if field.name in IGNORED:
             continue
         if field.name not in COLUMNS:
             raise OttlaError(
-                f"column {field.name} ({field.type}) is none of a record's",
-                f"Records have {', '.join(COLUMNS)}: rename or drop it.",
+                f"column {field.name} ({field.type}) is not a column of records",
+                f"Rename or drop it; records have {', '.join(COLUMNS)}.",
             )
         if not _fits(field.name, field.type):
             raise OttlaError(
@@ -79,11 +79,11 @@ def check_schema(schema: pa.Schema, *, needs_topic: bool) -> None:
     if "value" not in seen:
         names = ", ".join(schema.names) or "none"
         raise OttlaError(
-            f"there is no column value (there are: {names})",
-            "It holds what is sent, as binary or string; null is a tombstone.",
+            f"the table has no column value (its columns: {names})",
+            "Add one with the records' values, as binary or string; null is a tombstone.",
         )
     if needs_topic and "topic" not in seen:
-        raise OttlaError("there is neither a topic nor a column topic", "Pass topic=, or add the column.")
+        raise OttlaError("there is neither a topic argument nor a column topic", "Pass topic=, or add the column.")
 
 
 def _fits(name: str, kind: pa.DataType) -> bool:
@@ -188,7 +188,7 @@ def _plain(array: pa.Array) -> pa.Array:
 
 
 def _strings(array: pa.Array) -> tuple[Any, Any, Any, int, int]:
-    """A column's buffers, after a cast if the kernel does not know the layout."""
+    """A column's buffers, after a cast if the kernel does not support the layout."""
     array = _plain(array)
     kind = array.type
     types = pa.types

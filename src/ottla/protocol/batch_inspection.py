@@ -1,7 +1,7 @@
 """Checks the records of a batch without creating them, and finds one by its timestamp. Pure.
 
-Compressed records are decompressed piece by piece, so that memory follows the largest record, not the whole batch
-(zstd has no pieces: its memory follows the bound).
+Compressed records are decompressed piece by piece, so memory use depends on the largest record, not on the whole batch
+(except for zstd, which is not split: the bound limits its memory).
 """
 
 import mmap
@@ -23,10 +23,10 @@ from ottla.protocol.record_batch import (
 from ottla.types import INT64_MAX, INT64_MIN
 
 _WINDOW_BYTES = 64 * 1024
-"""Of a section, to find one record in: the records of a window are read one by one."""
+"""The part of a section in which one record is searched: the records of a window are read one by one."""
 _LARGE_RECORD_BYTES = 1024 * 1024
 _STEP_BYTES = 512 * 1024
-"""How much is checked in one call, about two milliseconds in the worst case: other threads wait for it."""
+"""How much is checked in one call: two milliseconds in the worst case, during which other threads are blocked."""
 
 
 class RecordsSummary(NamedTuple):

@@ -9,17 +9,17 @@ from itertools import chain
 from ottla.protocol._pure import BytesLike
 
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
-"""What the Java snappy library writes before its blocks; Kafka kept it as the framing of snappy."""
+"""The prefix that the Java snappy library writes before its blocks; Kafka kept it as its snappy framing."""
 
 _XERIAL_HEADER = XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES = 32 * 1024
-# A snappy copy turns three bytes into at most 64. A larger claim is refused before memory is allocated for it.
+# A snappy copy turns three bytes into at most 64. A larger claim is rejected before memory is allocated for it.
 _SNAPPY_RATIO_MAX = 22
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_LEVEL_DEFAULT = 3
 _ZSTD_RATIO_MAX = 32 * 1024
-"""Four bytes repeat one byte 128 kB long; nothing in a frame does better."""
+"""Four bytes can expand to 128 kB of one repeated byte; nothing in a frame expands further."""
 _ZSTD_NO_ROOM = "failed to write whole buffer"
 """cramjam's text for a full output buffer. Its exception type is the same for damaged input."""
 _LZ4_LEVEL_DEFAULT = 9
@@ -85,7 +85,7 @@ def compress(codec: int, data: BytesLike, level: int | None = None) -> bytes:
 def decompress(codec: int, data: BytesLike, max_bytes: int) -> BytesLike:
     """Decompresses `data`. Raises CompressionError if it is malformed or expands to more than `max_bytes`.
 
-    Memory use follows the bound, not what the data claims: a decompression bomb fails at the first byte too many.
+    The bound limits memory use, not the claimed size: a decompression bomb fails at the first byte beyond the bound.
     More than a megabyte is returned as a view of mapped memory; `release` frees it without a long pause.
     """
     pieces = _pieces(codec, data, max_bytes, max(_PIECE_BYTES_MIN, 4 * memoryview(data).nbytes))
@@ -117,7 +117,7 @@ def _mapped(parts: list[BytesLike], others: Iterator[BytesLike], max_bytes: int)
 
 def release(buffer: BytesLike) -> None:
     """Returns the memory of a large result of `decompress` step by step: the interpreter's lock is held in each step,
-    and freeing all of it at once would stop the other threads for long. The content is lost."""
+    and freeing all of it at once would block the other threads for long. The content is lost."""
     room = buffer.obj if isinstance(buffer, memoryview) else None
     if isinstance(room, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         for start in range(0, len(room), _RELEASED_BYTES):
@@ -126,7 +126,7 @@ def release(buffer: BytesLike) -> None:
 
 def decompress_in_pieces(codec: int, data: BytesLike, max_bytes: int) -> Iterator[BytesLike]:
     """Like `decompress`, in pieces of at most 256 kB, so that little memory is needed. Blocks of snappy and frames of
-    zstd are not cut."""
+    zstd are not split."""
     size = memoryview(data).nbytes
     return _pieces(codec, data, max_bytes, min(_PIECE_BYTES, max(_PIECE_BYTES_MIN, 4 * size)))
 
@@ -167,7 +167,7 @@ def _gunzip(data: BytesLike, max_bytes: int, piece_bytes: int) -> Iterator[bytes
                 raise _too_large(max_bytes)
             if part:
                 yield part
-            # What was not used is given again, or belongs to the next member.
+            # Unconsumed input is passed again, or belongs to the next member.
             position += len(given) - len(inflater.unused_data if inflater.eof else inflater.unconsumed_tail)
             has_more = len(part) == piece_bytes and not inflater.eof
     except zlib.error as error:
@@ -263,7 +263,7 @@ def _decompress_zstd(data: BytesLike, max_bytes: int) -> BytesLike:
         written = _zstd_into(view, output)
         if written is not None:
             return bytes(memoryview(output)[:written])
-        # A frame that does not say its size, or several frames, may need more room than was guessed.
+        # A frame that does not declare its size, or several frames, may need more room than was guessed.
         size = 4 * size + _PIECE_BYTES_MIN
     mapped = memoryview(mmap.mmap(-1, max(1, max_bytes)))[:max_bytes]
     try:

@@ -44,7 +44,7 @@ class Decoder:
             "skip_tags": primitives.skip_tags,
             "refuse": self.refuse,
         }
-        # Requests come from anyone; a client asked for its responses, and a broker wrote its records.
+        # Anyone can send requests, so only they are limited: responses were requested, and records written by a broker.
         self.limits_items = cls.__name__.endswith("Request")
         self.run: list[tuple[str, str]] = []
         """Format codes and targets of the fixed-width parts not yet read."""
@@ -81,8 +81,8 @@ class Decoder:
             self.flush()
             with self.source.block(f"if {count}:"):
                 if self.limits_items:
-                    # Skipping a tagged field costs as much as an item. Of a longer count this is the first byte,
-                    # but such a section is refused anyway.
+                    # Skipping a tagged field costs as much as an item. This is only the first byte of a longer
+                    # count, but such a section is rejected anyway.
                     self.use_items(count, path + "tags")
                 self.tags([f for f in present if f.tag is not None], target, count, path)
         self.flush()

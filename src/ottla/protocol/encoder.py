@@ -41,7 +41,7 @@ class Packers(dict[Any, Callable[..., bytes]]):
         return pack
 
     def pack_long(self, counts: list[int], *values: Any) -> bytes:
-        """The slow way, for a compact array whose count takes more than one byte."""
+        """The slow path, for a compact array whose count takes more than one byte."""
         out, at, left = [], 0, iter(counts)
         for code in self.codes:
             if code[0] == "[":
@@ -161,7 +161,7 @@ class Encoder:
     # Parts that are usually empty: when all of a run of neighbours are, one call packs the run.
 
     def speculate(self, parts: list[Field | list[Field]], value: str, path: str) -> int:
-        """Writes the longest run of fixed-width and usually empty parts in two ways. Returns its length, or 0."""
+        """Writes the longest run of fixed-width and usually empty parts as two branches. Returns its length, or 0."""
         run, conditions, length = list(self.run), [], 0
         for part in parts:
             guess = self.guess(part, value)
@@ -174,7 +174,7 @@ class Encoder:
             length += 1
         if not conditions or len(run) < 2:
             return 0
-        # What follows the run joins both ways, so that its length is packed with the run.
+        # A sequence after the run is written in both branches, so that its length is packed with the run.
         tail = [part for part in parts[length : length + 1] if isinstance(part, Field) and part.type in SEQUENCES]
         for part in parts[:length]:
             self.check_uuid(part, value, path)
@@ -208,7 +208,7 @@ class Encoder:
         null, empty = (0, 1) if code == "B" else (-1, 0)
         if nullable:
             return name, code, f"{null} if {name} is None else {empty}"
-        return f"{name} is None or {name}", code, str(empty)  # None goes the slow way, where it is refused
+        return f"{name} is None or {name}", code, str(empty)  # None takes the slow path, which rejects it
 
     def part(self, part: Field | list[Field], value: str, path: str, *, checked: bool = False) -> None:
         if isinstance(part, list):

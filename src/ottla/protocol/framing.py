@@ -59,7 +59,7 @@ def decode_request_header(frame: Buffer) -> RequestHeader:
         elif length < -1:
             raise ProtocolError("client_id has a negative length")
         if not api.min_version <= api_version <= api.max_version:
-            # The body cannot be read, but ApiVersions must be answered: the response has the versions we know.
+            # The body cannot be read, but ApiVersions must be answered: the response lists the versions we support.
             if api_key != _API_VERSIONS:
                 raise ProtocolError(f"{api.name} has no version {api_version}")
         elif api.flexible_since is not None and api_version >= api.flexible_since:
@@ -91,7 +91,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str |
 def encode_request_parts(
     key: int, version: int, correlation_id: int, client_id: str | None, message: Message
 ) -> list[Buffer]:
-    """The same frame in a few parts: large values are parts of their own and are not copied."""
+    """The same frame in a few parts: large values are separate parts and are not copied."""
     chunks = _request_chunks(key, version, correlation_id, client_id, message)
     parts: list[Buffer] = []
     start = 0
@@ -126,7 +126,7 @@ def encode_response(key: int, version: int, correlation_id: int, message: Messag
 
 
 def encode_response_parts(key: int, version: int, correlation_id: int, message: Message) -> bytes | ResponseParts:
-    """The same frame. If its records are large it stays in parts, and they are neither copied nor read."""
+    """The same frame. Large records stay separate parts, which are neither copied nor read."""
     chunks: list[Any] = [b""]
     message.encode_chunks(chunks, version)
     header = _response_header(key, version)
@@ -176,7 +176,7 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
 
 
 def encode_versioned(message: Message, version: int) -> bytes:
-    """A message behind its version: values of coordinator records, and the consumer protocol."""
+    """A message prefixed with its version: values of coordinator records, and the consumer protocol."""
     return _INT16.pack(version) + message.encode(version)
 
 
@@ -193,7 +193,7 @@ def decode_versioned(cls: type[M], blob: Buffer, *, accept_newer: bool = False) 
 
 
 def encode_record_key(key: Message) -> bytes:
-    """The key of a coordinator's record, behind its type."""
+    """The key of a coordinator's record, prefixed with its type."""
     return _INT16.pack(key.api_key) + key.encode(0)
 
 

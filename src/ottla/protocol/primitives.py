@@ -17,7 +17,7 @@ STRING_MAX = 0x7FFF
 
 REQUEST_ITEMS_MAX = 50_000
 """The most items in all arrays of one request. An item of two bytes becomes an object of a hundred, and takes about
-5 µs to serve, so that a request takes a quarter of a second at most."""
+5 µs to serve, so a request takes at most a quarter of a second."""
 
 TAGS_MAX = 100
 """The most tagged fields of one struct. The published messages have three or less; unknown ones are skipped."""

@@ -360,7 +360,7 @@ def read_records(
 def open_section(
     buffer: BytesLike, position: int, header: BatchHeader, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Section:
-    """A batch's records as they are read, decompressed where need be. The checksum is not verified."""
+    """A batch's record section, decompressed if necessary. The checksum is not verified."""
     return Section(header, *_records_of(buffer, position, header, max_bytes))
 
 

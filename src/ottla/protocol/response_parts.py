@@ -1,4 +1,4 @@
-"""A response that is too large to be built at once: its parts are taken when the connection can send them. Pure."""
+"""A response too large to be built at once: its parts are taken when the connection can send them. Pure."""
 
 from typing import Protocol
 
@@ -23,8 +23,8 @@ class ResponseParts:
 
     def __init__(self, parts: list[Part], size: int) -> None:
         self._parts = parts
-        self._number = 0  # the first part that is not taken, and how much of it is
-        self._at = 0
+        self._number = 0  # the first part that is not taken completely
+        self._at = 0  # how many of its bytes are taken
         self.remaining = size
         """How many bytes are not taken yet."""
 
@@ -47,7 +47,7 @@ class ResponseParts:
             at += size
             room -= size
             if at == len(part):
-                parts[number] = b""  # its memory is free once it is sent
+                parts[number] = b""  # frees its memory once it is sent
                 number, at = number + 1, 0
         self._number, self._at = number, at
         return taken

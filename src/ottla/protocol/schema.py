@@ -207,7 +207,7 @@ class Struct(metaclass=StructType):
 
 
 class Codecs(dict[int, Any]):
-    """Functions by version, each compiled when it is first asked for."""
+    """Functions by version, each compiled on first use."""
 
     def __init__(self, build: Callable[[int], Any]) -> None:
         self.build = build

@@ -9,11 +9,11 @@ from ottla.protocol.batch_layout import HEADER_SIZE
 
 INTERFACE = 1
 LONG_NAME = 127
-"""The length of such a name takes two bytes."""
+"""From this length on, the length of a name takes two bytes."""
 
 
 def find_single_batch(frame: bytes, position: int, by_id: bool) -> tuple[int, str | bytes, bytes, int, int, int] | None:
-    """What is in a Produce request whose body starts at `position` of the frame.
+    """The content of a Produce request whose body starts at `position` of the frame.
 
     (acks, topic, the bytes that name the topic, partition index, start and end of the batch in the frame). `topic` is
     an id with `by_id` (v13 on), otherwise a name (v9 to v12). None for everything that only the general decoder reads:

@@ -321,10 +321,10 @@ def test_data_frames_of_other_libraries_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"key": ["k"]}, "there is no column value \\(there are: key\\)"),
+        ({"key": ["k"]}, "the table has no column value \\(its columns: key\\)"),
         ({"value": [1]}, "column value is int64; expected binary or string"),
         ({"value": ["v"], "key": [1.5]}, "column key is double; expected binary or string"),
-        ({"value": ["v"], "price": [1]}, "column price \\(int64\\) is none of a record's"),
+        ({"value": ["v"], "price": [1]}, "column price \\(int64\\) is not a column of records"),
         ({"value": ["v"], "topic": [7]}, "column topic is int64; expected string"),
         ({"value": ["v"], "partition": ["0"]}, "column partition is string; expected an integer"),
         ({"value": ["v"], "timestamp": ["now"]}, "column timestamp is string; expected a timestamp"),
@@ -334,7 +334,7 @@ def test_data_frames_of_other_libraries_are_accepted() -> None:
             {"value": ["v"], "headers": pa.array([[("h", 1)]], pa.map_(pa.string(), pa.int64()))},
             "column headers is map",
         ),
-        ({"value": ["v"]}, "neither a topic nor a column topic"),
+        ({"value": ["v"]}, "neither a topic argument nor a column topic"),
     ],
 )
 def test_a_wrong_schema_is_an_error_with_column_and_type(columns: dict[str, Any], message: str) -> None:

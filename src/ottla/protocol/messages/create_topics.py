@@ -2,7 +2,7 @@
 
 v2   the oldest version since Kafka 4.0 (KIP-896)
 v3   a broker answers before it throttles (KIP-219)
-v4   -1 asks for the default number of partitions or replicas (KIP-464)
+v4   -1 requests the default number of partitions or replicas (KIP-464)
 v5   flexible: compact lengths and tagged fields (KIP-482); settings in the response (KIP-525)
 v6   may answer THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v7   topic id in the response (KIP-516)

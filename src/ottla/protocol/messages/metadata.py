@@ -1,7 +1,7 @@
 """Metadata (API 3): brokers, topics, partitions and their leaders. Pure.
 
-v0   an empty list asks for all topics
-v1   null asks for all topics; racks, controller id, internal topics
+v0   an empty list requests all topics
+v1   null requests all topics; racks, controller id, internal topics
 v2   cluster id (KIP-78)
 v3   throttle time
 v4   the client may decline auto-creation of topics
