@@ -19,6 +19,7 @@ from tests.support.lanes import (  # noqa: F401 (hooks)
     pytest_report_header,
     pytest_terminal_summary,
 )
+from tests.support.load import worker_count
 from tests.support.one_process import one_process
 
 if TYPE_CHECKING:
@@ -41,9 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: many tests wait for something most of the time."""
-    return (os.cpu_count() or 1) + 1
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    return worker_count(config.getoption("--load"))
 
 
 @pytest.hookimpl(trylast=True)

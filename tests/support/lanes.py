@@ -1,4 +1,4 @@
-"""The lanes of the test suite as pytest hooks: --fast, --long and --record, and the base seed of a run.
+"""The lanes of the test suite as pytest hooks: --fast, --long, --record and --load, and the base seed of a run.
 
 docs/testing.md describes the lanes. tests/conftest.py imports these hooks.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.load import Load
 from tests.support.long_runs import LongRun, record
 from tests.support.seeds import ROOT, base_seed, commit_id
 
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fast", action="store_true", help="in-process tests only; no Java, no child processes")
     group.addoption("--long", action="store_true", help="campaigns only: tests marked long or seeded")
     group.addoption("--record", action="store_true", help="with --long: write the result into docs/testing.md")
+    group.addoption("--load", type=int, metavar="N", help="on a busy machine: N/2 workers next to N/2 busy loops")
 
 
 def lane_of(config: pytest.Config) -> str:
@@ -45,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["OTTLA_SEED"] = str(base_seed())
     if os.environ["OTTLA_LANE"] == "long" and config.getoption("timeout", None) is None:
         config.option.timeout = LONG_TIMEOUT_S
+    load = config.getoption("--load")
+    if load is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Load(load))
     if not is_controller(config):
         from hypothesis import HealthCheck, settings
 
