@@ -10,6 +10,15 @@ import pytest
 ROOT = Path(__file__).parent.parent
 UPDATE = "run: .venv/bin/python tools/link_specification.py"
 RULES = {"A": 9, "B": 11, "C": 5, "D": 4, "E": 11, "F": 5, "R": 9}
+FOLDERS = ("src", "tests", "docs", "bench", "examples", "tools", "deploy", ".github", ".ci")
+SUFFIXES = {"", ".py", ".pxd", ".md", ".txt", ".toml", ".yaml", ".yml", ".java", ".xml", ".conf", ".env", ".service"}
+
+# Documents and numbers that no reader of the repository can look up.
+FOREIGN = re.compile(
+    r"\bMISSION\b|\b(?:PROTOCOL|CLUSTER|TESTING|DESIGN|STYLE)(?:\.md\b|\s*(?:§|[A-FR]\d))"
+    r"|(?i:\bhandbook\b)|\b(?i:seeds?|documents?)[ /]00\d|\b(?i:issues?|tickets?) #?\d+\b"
+    r"|(?<![\w&/\"'#])#\d+(?![\w-])"
+)
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +31,12 @@ def tool() -> ModuleType:
     return module
 
 
-def cited_by_file(tool: ModuleType) -> dict[str, set[str]]:
-    folders = ("src", "tests", "bench", "examples", "tools")
-    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")) if path != Path(__file__)]
-    return {path.relative_to(ROOT).as_posix(): tool.cited_in(path.read_text()) for path in files}
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    """Every text file of the repository except this one, by name."""
+    paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*")] + list(ROOT.iterdir())
+    wanted = [path for path in paths if path.suffix in SUFFIXES and path != Path(__file__) and path.is_file()]
+    return {path.relative_to(ROOT).as_posix(): path.read_text() for path in wanted}
 
 
 def test_the_page_has_every_rule_in_order(tool: ModuleType) -> None:
@@ -33,10 +44,31 @@ def test_the_page_has_every_rule_in_order(tool: ModuleType) -> None:
     assert tool.specified_ids(tool.PAGE.read_text()) == expected
 
 
-def test_every_cited_rule_exists(tool: ModuleType) -> None:
+def test_every_cited_rule_exists(tool: ModuleType, texts: dict[str, str]) -> None:
     known = set(tool.specified_ids(tool.PAGE.read_text()))
-    unknown = {path: sorted(ids - known) for path, ids in cited_by_file(tool).items() if ids - known}
+    unknown = {name: sorted(ids - known) for name, text in texts.items() if (ids := tool.cited_in(text)) - known}
     assert not unknown
+
+
+def test_every_citation_can_be_read(tool: ModuleType, texts: dict[str, str]) -> None:
+    sources = {name: text for name, text in texts.items() if name.endswith(".py")}
+    malformed = {name: wrong for name, text in sources.items() if (wrong := tool.malformed_in(text))}
+    assert not malformed, "write `Spec: B3` or `Spec: B3, E10`, on one line"
+
+
+@pytest.mark.parametrize(
+    "text", ["Spec B3", "Spec:B3", "spec: B3", "Specs: B3", "Spec: B3 and B4", "Spec: B3; B4", "Spec: B3,\n    B4"]
+)
+def test_a_citation_in_another_form_is_found(tool: ModuleType, text: str) -> None:
+    assert tool.malformed_in(f"A claim. {text}.")
+    assert not tool.malformed_in("A claim. Spec: B3, E10. B4 is another rule.")
+
+
+def test_every_citation_in_a_test_file_belongs_to_a_test(tool: ModuleType) -> None:
+    """In a comment or in the docstring of a helper it would prove nothing."""
+    files = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    lost = {path.name: ids for path in files if (ids := tool.cited_in(path.read_text()) - tool.citations_of(path))}
+    assert not lost, "cite the rule in the docstring of the test, its class or its module"
 
 
 def test_every_rule_has_a_test(tool: ModuleType) -> None:
@@ -46,16 +78,30 @@ def test_every_rule_has_a_test(tool: ModuleType) -> None:
 
 def test_the_links_to_the_tests_are_current(tool: ModuleType) -> None:
     page = tool.PAGE.read_text()
+    without = [rule for rule, text in tool.sections(page).items() if len(tool.TESTS.findall(text)) != 1]
+    assert without == [], "every rule has one line that starts with `Tests:`"
     assert page == tool.linked(page), UPDATE
 
 
-def test_no_file_cites_a_document_that_is_not_in_the_repository() -> None:
-    """Rules are cited as `Spec: B3`; the names below are documents that no reader has."""
-    foreign = re.compile(r"\b(?:MISSION|PROTOCOL|CLUSTER|TESTING|DESIGN|STYLE)(?:\.md|\b\s*(?:§|[A-FR]\d))|\bseed 00\d")
-    files = [path for pattern in ("src/**/*.py", "tests/**/*.py", "docs/*.md", "*.md") for path in ROOT.glob(pattern)]
-    wrong = [
-        path.relative_to(ROOT).as_posix()
-        for path in files
-        if path != Path(__file__) and foreign.search(path.read_text())
-    ]
-    assert wrong == []
+def test_no_file_cites_a_document_that_is_not_in_the_repository(texts: dict[str, str]) -> None:
+    """A rule is cited by its id on the specification page; nothing else outside the repository is."""
+    assert {name: found[0] for name, text in texts.items() if (found := FOREIGN.search(text))} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MISSION B3",
+        "see CLUSTER.md",
+        "DESIGN §4",
+        "the handbook",
+        "seed 003",
+        "seeds/000",
+        "issue 12",
+        "Fixes #12",
+        "(#7)",
+    ],
+)
+def test_a_foreign_citation_is_found(text: str) -> None:
+    assert FOREIGN.search(text)
+    assert not FOREIGN.search("docs/protocol.md, seed 3, two issues, a ticket, [a](#b-groups), &#39; and '#123456'")

@@ -1,4 +1,4 @@
-"""Apache Kafka's MirrorMaker 2 between Ottla and Apache Kafka, exactly once and with its groups. Spec: B1"""
+"""Apache Kafka's MirrorMaker 2 between Ottla and Apache Kafka, exactly once and with its groups. Spec: C2, E9."""
 
 import subprocess
 from collections.abc import Callable, Iterator

@@ -146,7 +146,7 @@ def our_lines(cls: type[Struct], version: int, path: str = "") -> Iterator[Line]
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_table_has_the_published_fields_in_every_version(name: str) -> None:
-    """Spec: B1."""
+    """Spec: B2."""
     schema, cls = PUBLISHED[name], OURS[name]
     first, last = bounds(schema["validVersions"])
     assert cls.versions[0] == first
