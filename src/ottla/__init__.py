@@ -156,7 +156,8 @@ _HOMES = {
 
 
 _importing = _thread.RLock()
-"""Held during an import: two threads that import modules of one package from different ends would see half of it."""
+"""Held during an import: two threads that import the modules of one package in different orders could see a partially
+initialized module."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,8 +1,8 @@
 """The only module that reads the time. Everything else takes a clock as an argument, so tests can pass another.
 
-There are two kinds. A `Clock` tells the wall time, which can be set and jumps: it is for timestamps, and for what is
-compared with stored timestamps. A `MonotonicClock` only counts forward: it is for timeouts, ages and intervals. mypy
-rejects a wall clock where a monotonic one is expected; a parameter or field in monotonic time is called so.
+There are two kinds. A `Clock` returns the wall time, which can be set and may jump: it is for timestamps, and for
+comparisons with stored timestamps. A `MonotonicClock` only counts forward: it is for timeouts, ages and intervals. mypy
+rejects a wall clock where a monotonic one is expected; the names of parameters and fields say which one they hold.
 """
 
 import os
@@ -15,14 +15,14 @@ Clock = Callable[[], int]
 """Returns the wall time in milliseconds since 1970, like Kafka's timestamps. It may jump, in both directions."""
 
 MonotonicMs = NewType("MonotonicMs", int)
-"""Milliseconds from an arbitrary start, possibly 0. Only differences mean anything, and only within one process."""
+"""Milliseconds from an arbitrary start, possibly 0. Only differences are meaningful, and only within one process."""
 
 MonotonicClock = Callable[[], MonotonicMs]
 """Returns a time that never jumps, to measure durations."""
 
 
 class BootClock(NamedTuple):
-    """Tells how long the machine has been running, also across restarts of a process."""
+    """Measures how long the machine has been running, across restarts of the process too."""
 
     boot_id: str
     """Identifies one run of the machine; empty if unknown."""
@@ -35,8 +35,8 @@ NEVER_MS = MonotonicMs(-(1 << 62))
 
 
 SHIFT_FILE_VARIABLE = "OTTLA_CLOCK_SHIFT_FILE"
-"""For tests of clock faults: this environment variable names a file of eight bytes, a signed number of milliseconds
-(little endian) that is added to the wall time of the process, and may change at any moment. See `ottla verify`."""
+"""For tests of clock faults: this environment variable names an eight-byte file with a signed little-endian number of
+milliseconds, which is added to the wall time of the process. The file may change at any time. See `ottla verify`."""
 
 
 def _system_clock() -> int:
@@ -44,7 +44,7 @@ def _system_clock() -> int:
 
 
 def shifted_clock(path: str | os.PathLike[str]) -> Clock:
-    """A wall clock that is wrong by the number in a file."""
+    """A wall clock that is off by the number in a file."""
     import mmap
 
     with open(path, "rb") as file:
@@ -69,12 +69,12 @@ def monotonic() -> float:
 
 def monotonic_ms() -> MonotonicMs:
     """The same in milliseconds."""
-    # Without a call of MonotonicMs, which would take almost as long as reading the time.
+    # Does not call MonotonicMs, which would take almost as long as reading the time.
     return time.monotonic_ns() // 1_000_000  # type: ignore[return-value]
 
 
 def uptime_ms() -> int:
-    """Milliseconds since the machine started, including the time it was suspended, where the system tells."""
+    """Milliseconds since the machine started, including the time it was suspended, where the system reports it."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock_id) // 1_000_000
 

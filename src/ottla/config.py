@@ -26,7 +26,7 @@ HIDDEN = "[hidden]"
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a setting that we know nothing about should be treated as a secret, by its name."""
+    """Whether the name of an unknown setting suggests that its value is a secret."""
     return any(word in name for word in ("password", "secret", "jaas", "key"))
 
 
@@ -49,7 +49,7 @@ class Setting:
     read_only: bool = True
     """For a broker setting: whether it needs a restart to change."""
     rule: str = ""
-    """What `check` wants, for its error."""
+    """What `check` requires, for the error message."""
 
     @property
     def is_sensitive(self) -> bool:
@@ -103,7 +103,7 @@ class Setting:
 
 def setting(name: str, default: Any, doc: str, **rules: Any) -> Any:
     """Declares one field of a config dataclass; `rules` are the remaining fields of Setting."""
-    is_secret = rules.get("kind") == "password"  # a dataclass shows nothing of it
+    is_secret = rules.get("kind") == "password"  # kept out of the dataclass's repr
     return field(default=default, repr=not is_secret, metadata={"setting": (name, doc, rules)})
 
 
@@ -194,7 +194,7 @@ def read_properties(text: str) -> dict[str, str]:
     for number, line in _logical_lines(text):
         match = _SEPARATOR.match(line)
         if match is None:
-            # Without its text, which may be a part of a key.
+            # The line is not quoted: it may be part of a private key.
             raise ConfigError(f"line {number} has no '='", "Write one name=value per line.")
         found[_unescape(match[1].strip())] = _unescape(line[match.end() :].strip())
     return found

@@ -1,4 +1,4 @@
-"""Kafka's error codes, the exception that carries one, and the exceptions for mistakes of users. Pure."""
+"""Kafka's error codes, the exception that carries one, and the exceptions for user errors. Pure."""
 
 import enum
 from typing import Any, Self
@@ -21,7 +21,7 @@ class ErrorCode(enum.IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "ErrorCode | None":
-        """A code of a newer broker reads as UNKNOWN_SERVER_ERROR, as in Kafka's own clients."""
+        """An unknown code, from a newer broker, becomes UNKNOWN_SERVER_ERROR, as in Kafka's own clients."""
         return cls.UNKNOWN_SERVER_ERROR if isinstance(value, int) else None
 
     UNKNOWN_SERVER_ERROR = -1
@@ -191,7 +191,7 @@ HINTS = {
 class OttlaError(Exception):
     """Base class of all errors of this package: what is wrong, and how to fix it. `str(error)` includes both.
 
-    Raised itself for a mistake that the user can fix. The CLI shows it without a traceback.
+    Raised directly for a mistake that the user can fix. The CLI shows it without a traceback.
     """
 
     message: str
@@ -230,9 +230,9 @@ class KafkaError(OttlaError):
 
 
 class AuthenticationError(KafkaError):
-    """Broker and client do not agree on TLS, or on who the client is. Trying again would end the same way.
+    """Broker and client do not agree on TLS, or on who the client is. Retrying would fail the same way.
 
-    Kafka has no error code for a failure of TLS: the code is NETWORK_EXCEPTION then, but the text does not name it, and
+    Kafka has no error code for TLS failures, so the code is NETWORK_EXCEPTION; but the text does not mention it, and
     the error is not retriable.
     """
 
@@ -267,7 +267,7 @@ class ArgumentError(OttlaError, TypeError, ValueError):
 
 
 class DeliveryTimeoutError(OttlaError, TimeoutError):
-    """`result(timeout)` has waited for so long. The record is still in flight; `result()` may be called again."""
+    """`result(timeout)` timed out. The record is still in flight; `result()` may be called again."""
 
 
 def one_line(message: str, hint: str) -> str:

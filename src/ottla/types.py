@@ -99,8 +99,8 @@ def partition_for(key: str, partition_count: int) -> int:
 
 
 def others_needed_in_sync(replica_count: int, min_insync_replicas: int) -> int:
-    """How many other replicas must be in sync before a broker that has one of them may stop: enough for writes, or all
-    others if there are no more.
+    """How many other replicas must be in sync before the broker of one replica may stop: enough for writes, or all
+    others if there are fewer.
 
     >>> [others_needed_in_sync(*each) for each in ((3, 2), (3, 1), (2, 2), (1, 1))]
     [2, 1, 1, 0]

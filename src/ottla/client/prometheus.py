@@ -10,7 +10,7 @@ PREFIX = "ottla_client_"
 
 
 class ClientCollector:
-    """A collector for any number of producers, consumers and their async versions, told apart by their client id.
+    """A collector for any number of producers, consumers and their async versions, distinguished by client id.
 
     >>> from prometheus_client import REGISTRY, start_http_server
     >>> REGISTRY.register(ClientCollector(producer, consumer))

@@ -83,13 +83,12 @@ class Transformed:
     aborted: int = 0
     """Transactions that were aborted and repeated (exactly-once only)."""
     errors: int = 0
-    """Records that the function failed on, and that were skipped or replaced by `on_error`, or sent to the dead
-    letters."""
+    """Records that the function failed on, and that `on_error` skipped or replaced, or that became dead letters."""
 
 
 def dead_letter(record: ConsumerRecord, error: BaseException, topic: str) -> "Output":
-    """The record unchanged, for a topic of dead letters. Headers tell what went wrong and where it comes from:
-    `ottla.error`, `ottla.topic`, `ottla.partition` and `ottla.offset`."""
+    """The record unchanged, for a dead-letter topic. Headers contain the error and the record's origin: `ottla.error`,
+    `ottla.topic`, `ottla.partition` and `ottla.offset`."""
     added = {
         "ottla.error": f"{type(error).__name__}: {error}",
         "ottla.topic": record.topic,
@@ -227,7 +226,7 @@ class _Handling:
         return result
 
     def give_up(self, record: ConsumerRecord, error: Exception) -> Any:
-        """A dead letter, or raises the error with a note where it happened."""
+        """Returns a dead letter, or raises the error with a note about the record."""
         if self._dead_letters is None:
             error.add_note(_place(record))
             raise error
@@ -328,7 +327,8 @@ class _Work:
             await asyncio.wait_for(self._cleaned_up.wait(), CLEAN_UP_S)
         except TimeoutError:
             log.warning(
-                "group %s: could not leave in time; its partitions are free after session.timeout.ms", self.group_id
+                "group %s: could not leave in time; its partitions are reassigned after session.timeout.ms",
+                self.group_id,
             )
 
     async def _at_most_once(

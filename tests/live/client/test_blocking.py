@@ -49,7 +49,7 @@ def test_a_client_fails_in_a_forked_child_and_a_new_one_works(broker: Any, topic
             results = context.Queue()
             child = context.Process(target=_in_child, args=(producer, broker.bootstrap, topic, results))
             child.start()
-            assert results.get(timeout=PATIENCE_S) == ("this client was made in another process", 1)
+            assert results.get(timeout=PATIENCE_S) == ("this client was created in another process", 1)
             child.join(PATIENCE_S)
             assert producer.send_and_wait(topic, "parent again").offset == 2
 

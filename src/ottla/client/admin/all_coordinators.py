@@ -15,9 +15,9 @@ GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
 
 
 async def ask_all_coordinators(network: Network, topic: str, ask: Callable[[int], Awaitable[list[T]]]) -> list[T]:
-    """What `ask(node_id)` returns for every broker that leads a partition of an internal topic.
+    """Calls `ask(node_id)` for every broker that leads a partition of an internal topic, and joins the results.
 
-    A broker that is gone leads nothing, so nobody waits for it. If one is lost meanwhile, its successors are asked.
+    A dead broker leads nothing, so the call does not wait for it. If a leader dies meanwhile, its successors are asked.
     """
 
     async def attempt() -> list[T]:

@@ -40,7 +40,7 @@ async def describe_cluster(network: Network) -> ClusterDescription:
 
 async def describe_api_versions(network: Network, node_id: int | None = None) -> list[ApiVersionRange]:
     async def attempt() -> list[ApiVersionRange]:
-        response = await _api_versions(network, node_id, "asking for API versions")
+        response = await _api_versions(network, node_id, "requesting API versions")
         return [
             ApiVersionRange(
                 entry.api_key,
@@ -56,7 +56,7 @@ async def describe_api_versions(network: Network, node_id: int | None = None) ->
 
 async def describe_features(network: Network, node_id: int | None = None) -> list[Feature]:
     async def attempt() -> list[Feature]:
-        response = await _api_versions(network, node_id, "asking for the features")
+        response = await _api_versions(network, node_id, "requesting features")
         agreed = {each.name: each.max_version_level for each in response.finalized_features}
         found = [
             Feature(each.name, each.min_version, each.max_version, agreed.get(each.name, 0))

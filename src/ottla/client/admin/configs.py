@@ -92,7 +92,7 @@ async def list_config_resources(network: Network, kinds: Iterable[str] = ()) -> 
 def resource_type(kind: str) -> int:
     """The number on the wire of a kind of config resource."""
     if kind not in RESOURCE_TYPES:
-        raise OttlaError(f"nothing of the kind {kind!r} has settings", f"Name one of {', '.join(RESOURCE_TYPES)}.")
+        raise OttlaError(f"{kind!r} is not a kind of config resource", f"Use one of {', '.join(RESOURCE_TYPES)}.")
     return RESOURCE_TYPES[kind]
 
 

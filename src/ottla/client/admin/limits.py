@@ -1,4 +1,4 @@
-"""Adds the broker's limits to an error that only says that something is outside of them."""
+"""Adds the broker's limits to an error that only says that a value is out of range."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from ottla.errors import ErrorCode, KafkaError
 E = TypeVar("E", bound=KafkaError)
 
 LOOKUP_TIMEOUT_S = 2
-"""If the broker does not tell its limits in this time, the error names only the settings."""
+"""If the broker does not return its limits within this time, the error names only the settings."""
 
 SESSION_LIMITS = ("group.min.session.timeout.ms", "group.max.session.timeout.ms")
 GROUP_LIMIT = ("group.max.size",)

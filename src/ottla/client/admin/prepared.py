@@ -23,7 +23,7 @@ async def complete_prepared(
 ) -> None:
     """Commits or aborts what `producer.prepare_transaction()` left open."""
     if offsets and not group:
-        raise OttlaError("offsets are committed for a group", "Pass group= as well.")
+        raise OttlaError("offsets need a group to commit them for", "Pass group= as well.")
     wanted = offsets_to_commit(offsets or {})
     network.start()
     wait_ms = network.config.default_api_timeout_ms if timeout_ms is None else as_timeout_ms(timeout_ms)

@@ -79,11 +79,11 @@ async def alter_client_quotas(
 
 def _check_type(entity_type: str) -> None:
     if entity_type not in ENTITY_TYPES:
-        raise OttlaError(f"there are no quotas for a {entity_type!r}", f"Name one of {', '.join(ENTITY_TYPES)}.")
+        raise OttlaError(f"there are no quotas for a {entity_type!r}", f"Use one of {', '.join(ENTITY_TYPES)}.")
 
 
 def _order(quota: ClientQuota) -> list[tuple[bool, str]]:
-    """By user, client id and address; defaults behind the names, what is missing last."""
+    """By user, client id and address: names in order, then the default or no name of that type."""
     return [
         (entity_type not in quota.entity or quota.entity[entity_type] is None, quota.entity.get(entity_type) or "")
         for entity_type in ENTITY_TYPES

@@ -15,7 +15,7 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 T = TypeVar("T")
 
 Build = Callable[[int], Any]
-"""Makes the request in the version that the connection agreed on."""
+"""Builds the request in the version that the connection negotiated."""
 
 
 async def retrying(network: Network, attempt: Callable[[], Awaitable[T]]) -> T:

@@ -59,8 +59,8 @@ async def create_topics(
 
 
 async def _until_known(network: Network, created: Sequence[CreatedTopic]) -> None:
-    """Waits until every broker knows the topics and their leaders: the controller answers when they are created, and
-    the brokers learn it a moment later. Then send() or subscribe() cannot fail because it asks the wrong broker.
+    """Waits until every broker knows the topics and their leaders: the controller responds when they are created, and
+    the brokers learn of them a moment later. So a send() or subscribe() does not fail because a broker lags behind.
 
     The topics exist in any case, so a timeout or an unreachable broker is not an error."""
     names = [topic.name for topic in created]

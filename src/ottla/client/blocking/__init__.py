@@ -1,7 +1,7 @@
 """The blocking API: the async classes for code without an event loop.
 
-admin.py, producer.py and consumer.py are generated from the async classes by tools/make_blocking.py. What a generated
-method cannot do is written in by_hand.py. loop.py runs the coroutines.
+admin.py, producer.py and consumer.py are generated from the async classes by tools/make_blocking.py. Methods
+that cannot be generated are in by_hand.py. loop.py runs the coroutines.
 """
 
 from ottla.client.blocking.admin import Admin

@@ -138,8 +138,8 @@ class Admin:
     ) -> list[ClientQuota]:
         """The quotas of all users, client ids and addresses, or of those that match `entity`.
 
-        It has a name for each type that is filtered by: None for the default, `...` for any. With `strict`, entities
-        that also have another type are left out.
+        `entity` maps each type to filter by to a name, to None for the default, or to `...` for any name. With
+        `strict`, entities that also have another type are excluded.
 
         >>> admin.describe_client_quotas({"user": "alice", "client-id": ...})
         """
@@ -148,8 +148,8 @@ class Admin:
     def alter_client_quotas(
         self, entity: Mapping[str, str | None], changes: Mapping[str, float | None], *, validate_only: bool = False
     ) -> None:
-        """Sets quotas of a user, a client id, both, or an address. A value of None removes one; a name of None stands
-        for the default.
+        """Sets quotas of a user, a client id, both, or an address. A value of None removes a quota; a name of None
+        means the default.
 
         >>> admin.alter_client_quotas({"user": "alice"}, {"producer_byte_rate": 10_000_000})
         """
@@ -176,7 +176,7 @@ class Admin:
         )
 
     def delete_user_scram_credential(self, user: str, *, mechanism: str = "SCRAM-SHA-512") -> None:
-        """From now on the user cannot log in with this mechanism. Raises RESOURCE_NOT_FOUND.
+        """Deletes a user's credential for this mechanism. Raises RESOURCE_NOT_FOUND if there is none.
 
         >>> admin.delete_user_scram_credential("alice")
         """
@@ -238,8 +238,8 @@ class Admin:
     def update_features(
         self, levels: Mapping[str, int], *, allow_downgrade: bool = False, validate_only: bool = False
     ) -> None:
-        """Sets the finalized levels of features, all or none. A lower level than the current one is refused unless
-        `allow_downgrade` is set; a downgrade that would lose data is refused anyway.
+        """Sets the finalized levels of features atomically. A lower level than the current one is rejected unless
+        `allow_downgrade` is set; a downgrade that would lose data is always rejected.
 
         >>> admin.update_features({"transaction.version": 1}, allow_downgrade=True)
         """
@@ -294,10 +294,10 @@ class Admin:
         """Removes a stopped broker from the cluster for good. Move its partitions away first."""
         return self._call(self._async.unregister_broker(broker_id))
 
-    # --- groups -------------------------------------------------------------------------------------------
+    # --- ACLs ---------------------------------------------------------------------------------------------
 
     def create_acls(self, acls: Sequence[AclBinding]) -> None:
-        """Adds ACLs; those that exist already stay. The first that cannot be added is raised.
+        """Adds ACLs; existing ones are kept. Raises for the first one that cannot be added.
 
         >>> orders = ResourcePattern(ResourceType.TOPIC, "orders")
         >>> entry = AccessControlEntry("User:alice", "*", Operation.READ, PermissionType.ALLOW)
@@ -312,6 +312,8 @@ class Admin:
     def delete_acls(self, filters: Sequence[AclBindingFilter]) -> list[AclBinding]:
         """Deletes the ACLs that match one of the filters, and returns them."""
         return self._call(self._async.delete_acls(filters))
+
+    # --- groups -------------------------------------------------------------------------------------------
 
     def find_coordinators(self, group_ids: Sequence[str]) -> dict[str, Node]:
         """The broker that coordinates each group, whether or not the group exists."""
@@ -331,7 +333,7 @@ class Admin:
     def delete_groups(self, group_ids: Sequence[str]) -> None:
         """Deletes groups without members, and their offsets.
 
-        Raises for the first one that could not be deleted; the others are deleted all the same.
+        Raises for the first one that could not be deleted; the others are still deleted.
         """
         return self._call(self._async.delete_groups(group_ids))
 
@@ -433,7 +435,7 @@ class Admin:
     def abort_in_partition(self, partition: TopicPartition, producer: ProducerState) -> None:
         """Aborts a hanging transaction in one partition, by an ABORT marker that bypasses the coordinator.
 
-        Never use it for a transaction that a coordinator knows: its other partitions would stay open.
+        Never use it for a transaction that a coordinator tracks: its other partitions would stay open.
         """
         return self._call(self._async.abort_in_partition(partition, producer))
 
@@ -447,11 +449,11 @@ class Admin:
     ) -> None:
         """Commits what `producer.prepare_transaction()` left open. Without offsets, it is safe to repeat.
 
-        With `offsets` and `group` these offsets are committed as part of the transaction, so that they tell later
-        whether it was committed. Read them before trying again: a transaction that has ended accepts no offsets.
+        With `offsets` and `group` these offsets are committed as part of the transaction, so that they later show
+        whether it was committed. Read them before a retry: a transaction that has ended accepts no offsets.
 
-        Raises PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING or INVALID_TXN_STATE if the transaction was ended
-        otherwise: by another instance, or by its timeout.
+        Raises PRODUCER_FENCED, INVALID_PRODUCER_ID_MAPPING or INVALID_TXN_STATE if another instance or the timeout
+        has ended the transaction.
 
         >>> admin.commit_prepared(prepared, offsets={("batches", 0): 7}, group="my-sink")
         """

@@ -201,8 +201,8 @@ class Consumer:
     ) -> "Iterator[pa.RecordBatch]":
         """Calls poll_arrow() repeatedly and yields each batch that has rows.
 
-        Ends with `until_end` when all assigned partitions have been read to the end; or with `timeout_ms` when no
-        records arrived for so long, which may also mean that the broker was slow. Without either it never ends.
+        With `until_end` it ends when all assigned partitions have been read to the end. With `timeout_ms` it ends when
+        no records arrive for that long, which may also mean that the broker is slow. Without either it never ends.
         """
         return by_hand.consumer_iter_arrow(
             self,
@@ -255,14 +255,14 @@ class Consumer:
         """This consumer's identity in its group, for producer.send_offsets_to_transaction()."""
         return self._call(self._async.group_metadata())
 
-    def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+    def enforce_rebalance(self, reason: str = "requested by the application") -> None:
         """Triggers a rebalance of the group in the next poll()."""
         return self._call(self._async.enforce_rebalance(reason))
 
     # --- metrics ------------------------------------------------------------------------------------------
 
     def metrics(self) -> Metrics:
-        """What the consumer has done so far, under the names of the Java client's metrics."""
+        """The consumer's metrics, under the names of the Java client."""
         return self._call(self._async.metrics())
 
 

@@ -79,7 +79,7 @@ class Calls:
     def check_process(self) -> None:
         if not self.is_same_process:
             raise OttlaError(
-                "this client was made in another process",
+                "this client was created in another process",
                 "Connections do not survive a fork. Create the client after forking.",
             )
 

@@ -174,7 +174,7 @@ class Producer(BlockingSender):
     # --- metrics ------------------------------------------------------------------------------------------
 
     def metrics(self) -> Metrics:
-        """What the producer has done so far, under the names of the Java client's metrics."""
+        """The producer's metrics, under the names of the Java client."""
         return self._call(self._async.metrics())
 
 

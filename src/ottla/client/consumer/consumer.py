@@ -105,7 +105,7 @@ class AsyncConsumer:
             )
             self._group.commits.interceptors = self._reader.interceptors
         self._unfinished: list[Callable[[], bool]] = []
-        """Each returns whether something on our connections is done; close() waits for it."""
+        """close() waits until each of these returns True, before it closes the connections they use."""
         self._network.add_statistics(on_statistics, self._snapshot())
         unclosed.register(self)
 
@@ -196,7 +196,7 @@ class AsyncConsumer:
         view.want(topic, network.now())
         network.wake()
         if not await network.until(lambda: topic in view.topics or topic in view.topic_errors, wait_ms):
-            raise network.out_of_time(wait_ms, f"asking for topic {topic}")
+            raise network.out_of_time(wait_ms, f"looking up topic {topic}")
         if topic not in view.topics:
             raise KafkaError(view.topic_errors[topic], f"topic {topic}")
         return view.topics[topic]
@@ -342,8 +342,8 @@ class AsyncConsumer:
     ) -> "AsyncIterator[pa.RecordBatch]":
         """Calls poll_arrow() repeatedly and yields each batch that has rows.
 
-        Ends with `until_end` when all assigned partitions have been read to the end; or with `timeout_ms` when no
-        records arrived for so long, which may also mean that the broker was slow. Without either it never ends.
+        With `until_end` it ends when all assigned partitions have been read to the end. With `timeout_ms` it ends when
+        no records arrive for that long, which may also mean that the broker is slow. Without either it never ends.
         """
         wait_ms = iteration_wait_ms(timeout_ms, until_end)
         while not (until_end and await self.is_at_end()):
@@ -403,7 +403,7 @@ class AsyncConsumer:
         """This consumer's identity in its group, for producer.send_offsets_to_transaction()."""
         return group_calls.require_group(self._group).metadata()
 
-    async def enforce_rebalance(self, reason: str = "the application asked for it") -> None:
+    async def enforce_rebalance(self, reason: str = "requested by the application") -> None:
         """Triggers a rebalance of the group in the next poll()."""
         group_calls.require_group(self._group).membership.request_rejoin(reason)
         self._network.wake()
@@ -411,7 +411,7 @@ class AsyncConsumer:
     # --- metrics ------------------------------------------------------------------------------------------
 
     async def metrics(self) -> Metrics:
-        """What the consumer has done so far, under the names of the Java client's metrics."""
+        """The consumer's metrics, under the names of the Java client."""
         return self._metrics_now()
 
     def _metrics_now(self) -> Metrics:
@@ -446,7 +446,7 @@ class AsyncConsumer:
     # --- if it is not closed ------------------------------------------------------------------------------
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # When the interpreter ends, globals are None already, and the exit handler has closed what was open.
+        # At interpreter shutdown globals may be None, and the exit handler has already closed open clients.
         if not is_finalizing():
             unclosed.dropped(self)
 

@@ -1,4 +1,4 @@
-"""AsyncDeserializingConsumer: returns objects, made from keys and values by functions that the user passes."""
+"""AsyncDeserializingConsumer: returns objects, deserialized from keys and values by functions of the user."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload

@@ -9,7 +9,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.types import INT32_MAX, TopicPartition
 
 FULL_EPOCH = 0
-"""The epoch of a full fetch: asks for a new session and names every partition."""
+"""The epoch of a full fetch: requests a new session and names every partition."""
 
 
 class FetchFrom(NamedTuple):
@@ -46,7 +46,7 @@ class FetchSession:
         return partition in self._known
 
     def request(self, wanted: Mapping[TopicPartition, FetchFrom]) -> SessionRequest:
-        """The next request, from all that should be fetched now."""
+        """The next request, for everything that should be fetched now."""
         if self._epoch == FULL_EPOCH:
             self._known = dict(wanted)
             return SessionRequest(0, FULL_EPOCH, dict(wanted), {})
@@ -75,7 +75,7 @@ class FetchSession:
 
 
 def fetch_request(config: ConsumerConfig, asked: SessionRequest, max_wait_ms: int, version: int) -> FetchRequest:
-    """The Fetch request for what a session asks for."""
+    """The Fetch request for the session's next step."""
     topics: dict[str, Any] = {}
     for partition, source in asked.changed.items():
         topic = topics.get(partition.topic)

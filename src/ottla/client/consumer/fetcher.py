@@ -368,7 +368,7 @@ class Fetcher:
                 hint = result.current_leader  # set with an error about the leader: saves a metadata request (KIP-951)
                 self._view.learn_leader(partition, hint.leader_id, hint.leader_epoch, nodes)
                 if wanted[partition].fetch_offset != state.fetch_offset:
-                    # Another broker has answered meanwhile: this one led the partition before, and hung.
+                    # Another broker has answered meanwhile: this one is a former leader that hung.
                     continue
                 self._on_partition(partition, state, wanted[partition], result, now)
 

@@ -33,7 +33,7 @@ class FetchState(enum.Enum):
     FETCHING = "fetching"
     """It has a position."""
     AWAIT_RESET = "await reset"
-    """ListOffsets has yet to be asked for `reset_to`."""
+    """The ListOffsets request for `reset_to` has yet to be sent."""
     RESETTING = "resetting"
     """The ListOffsets request is in flight."""
     AWAIT_COMMITTED = "await committed"
@@ -206,7 +206,7 @@ class Positions:
         return state
 
     def reset(self, partition: TopicPartition, state: PartitionState) -> None:
-        """Looks up the position that `auto.offset.reset` asks for; with none there is nothing to look up."""
+        """Looks up the position that `auto.offset.reset` specifies; with none there is nothing to look up."""
         state.await_reset(RESET_TO.get(self._config.auto_offset_reset.partition(":")[0]))
 
     def hold(self, partition: TopicPartition) -> None:

@@ -1,4 +1,4 @@
-"""What poll() and iteration do: take part in the group, raise errors, wait for fetched records and return them.
+"""What poll() and iteration do: handle rebalances, raise errors, wait for fetched records and return them.
 
 A blocking consumer also takes records in its own thread (`take_here`), without a round trip to the event loop.
 """
@@ -106,7 +106,7 @@ class RecordReader:
                 await self.group.explain_errors()
             self.raise_errors()
             if self.group is not None:
-                await self.group.take_part()
+                await self.group.handle_rebalance()
                 self.raise_errors()
             waiting = self._fetcher.begin_to_take()
             taken = (take_buffered() if self.buffer else None) or take()
@@ -116,7 +116,7 @@ class RecordReader:
                 return taken
             remaining_ms = deadline - self._network.now()
             if self.has_something_to_do():
-                await asyncio.sleep(0)  # nothing wakes this task for it
+                await asyncio.sleep(0)  # let other tasks run; waiting would not wake this one
             else:
                 await self._network.until(self.has_something_to_do, max(0, remaining_ms))
             if remaining_ms <= 0 and (is_late or not self.has_something_to_do()):

@@ -130,9 +130,9 @@ class TopicWatch:
     def is_fresh(self, now: int) -> bool:
         """Whether the pattern was matched just now. If not, requests the topics again.
 
-        A member asks before it joins. If the members joined with the topics of their last regular refresh, a new topic
-        would cause a rebalance for each of them: they refresh at different times. After a failed request a member
-        joins with what it has.
+        A member calls this before it joins. If the members joined with the topics of their last regular refresh, a new
+        topic would cause a rebalance for each of them: they refresh at different times. After a failed request a
+        member joins with the topics it has.
         """
         if self.pattern is None or self._failures:
             return True

@@ -59,7 +59,7 @@ def as_timeout_ms(timeout_ms: Timeout) -> int:
             hint = f"For {timeout_ms} seconds write {round(timeout_ms * 1000)} or timedelta(seconds={timeout_ms})."
         raise ArgumentError(f"timeout_ms must be a whole number of milliseconds, not {timeout_ms!r}", hint)
     if number < 0:
-        hint = "0 does not wait. To wait until there is something, call it in a loop, or iterate over the consumer."
+        hint = "0 does not wait. To wait without a limit, call it in a loop, or iterate over the consumer."
         raise ArgumentError(f"timeout_ms must be at least 0, not {timeout_ms}", hint)
     return number
 
@@ -145,7 +145,7 @@ def as_timestamp(timestamp: Any) -> int:
 
 
 def check_topic(topic: Any) -> None:
-    """Raises for a topic name that no request can carry. Which names are legal is for the broker to decide."""
+    """Raises for a topic name that no request can carry. The broker decides which names are legal."""
     if not isinstance(topic, str):
         raise ArgumentError(f"a topic is text, not {type(topic).__name__}: {topic!r}")
     if not topic:
@@ -223,7 +223,7 @@ def as_positions(offsets: ByPartition[int]) -> dict[TopicPartition, int]:
 
 
 def as_names(names: Iterable[str], what: str) -> list[str]:
-    """A list of names. A plain string is refused: its letters would be taken for names (of topics to delete, say).
+    """A list of names. A plain string is rejected: its letters would become names (of topics to delete, say).
 
     >>> as_names(("orders", "bills"), "topics")
     ['orders', 'bills']
@@ -250,14 +250,14 @@ def as_new_topics(topics: Iterable[NewTopic]) -> list[NewTopic]:
 
 
 def check_columns(columns: Sequence[str] | None) -> None:
-    """Arrow columns by name. An empty list would consume records without returning anything of them."""
+    """Arrow columns by name. An empty list would consume records without returning any of their fields."""
     if isinstance(columns, str):
         raise ArgumentError(f"columns must be a list of names, not the one name {columns!r}", f"Write [{columns!r}].")
     if columns is not None and not columns:
         raise ArgumentError("columns is empty: records would be consumed and lost", "Omit it to get all columns.")
 
 
-# --- functions of the user -------------------------------------------------------------------------------------------
+# --- user functions -----------------------------------------------------------------------------------------------
 
 PASSED_BY_NAME = ("topic", "headers")
 """What serializers and deserializers may take besides the key or value."""

@@ -31,7 +31,7 @@ REFRESHING = frozenset(
 """Errors that mean that the metadata is stale."""
 
 NEW_TOPIC_RETRY_MS = 5
-"""The first wait for a topic that the broker creates because of our request; it doubles up to the backoff."""
+"""The initial wait for a topic that the broker creates on our request; it doubles up to the backoff."""
 
 
 class Leader(NamedTuple):
@@ -135,7 +135,7 @@ class ClusterView:
             self._leaders[partition] = Leader(node_id, epoch)
             self.version += 1
 
-    # --- asking -------------------------------------------------------------------------------------------
+    # --- requesting ---------------------------------------------------------------------------------------
 
     def poll(self, now: int) -> Poll:
         if self._in_flight:
@@ -168,11 +168,11 @@ class ClusterView:
     def on_response(self, asked: list[str], response: Any, now: int) -> None:
         self._in_flight = False
         if response.error_code:
-            self.on_failure(KafkaError(ErrorCode(response.error_code), "asking for metadata"), now)
+            self.on_failure(KafkaError(ErrorCode(response.error_code), "requesting metadata"), now)
             return
         if not response.brokers:
             # A broker that has just started may not know any broker yet, not even itself.
-            self.on_failure(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker knows no brokers yet"), now)
+            self.on_failure(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker has no metadata yet"), now)
             return
         self._refreshed_at = now
         self._failures = 0
@@ -190,7 +190,7 @@ class ClusterView:
         # Every send to a missing topic requests an update; at most one is sent per backoff.
         delay_ms = self.backoff.delay_ms(1, self._jitter())
         if unsettled and self.allow_auto_topic_creation:
-            # A broker creates a topic in a few milliseconds, but answers before.
+            # A broker creates a topic in a few milliseconds, but responds before that.
             delay_ms = min(delay_ms, NEW_TOPIC_RETRY_MS << min(self._unknown, 20))
             self._unknown += 1
         self._retry_at = now + delay_ms
@@ -217,7 +217,7 @@ class ClusterView:
         self.topic_errors.pop(topic.name, None)
         known = self.topics.get(topic.name)
         description = describe_topic(topic)
-        # A new id means that the topic was deleted and created again: its epochs start again.
+        # A new id means that the topic was deleted and recreated: its epochs restart.
         is_same = known is not None and known.topic_id == description.topic_id
         if not is_same:
             self._remove_topic(topic.name)

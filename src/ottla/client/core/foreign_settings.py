@@ -100,7 +100,7 @@ IGNORED = frozenset(
 """Accepted, with one warning per client."""
 
 PARTITIONERS = {"partitioner": ("murmur2", "murmur2_random")}
-"""librdkafka's partitioners that choose as ours does."""
+"""librdkafka's partitioners that pick the same partitions as ours."""
 
 _OBJECTS = {
     "deserializer": "DeserializingConsumer takes {0}_deserializer=.",
@@ -116,7 +116,7 @@ PLAINTEXT = "plaintext"
 
 
 def security_name(name: str) -> str:
-    """Our name for a setting of TLS or SASL that librdkafka names otherwise; any other name unchanged.
+    """Our name for a setting of TLS or SASL that librdkafka names differently; any other name unchanged.
 
     >>> security_name("ssl.ca.location"), security_name("linger.ms")
     ('ssl.truststore.location', 'linger.ms')
@@ -125,15 +125,15 @@ def security_name(name: str) -> str:
     return our_name if name.startswith(SECURITY) and convert is None else name
 
 
-def translate(settings: Mapping[str, Any], known: Iterable[str], of_the_other_kinds: Iterable[str]) -> dict[str, Any]:
+def translate(settings: Mapping[str, Any], known: Iterable[str], of_other_clients: Iterable[str]) -> dict[str, Any]:
     """The settings under our names, without those that have no effect here. Unknown names stay, to be rejected.
 
-    `of_the_other_kinds` are the settings that another kind of our clients has: they stay too.
+    `of_other_clients` are the settings of our other kinds of clients: they stay too.
 
     >>> translate({"queue.buffering.max.ms": 20, "client.dns.lookup": "use_all_dns_ips"}, ["linger.ms"], [])
     {'linger.ms': 20}
     """
-    ours, others = set(known), set(of_the_other_kinds)
+    ours, others = set(known), set(of_other_clients)
     chosen: dict[str, Any] = {}
     unused: list[str] = []
     is_plaintext = _is_plaintext(settings)
@@ -171,8 +171,8 @@ def _has_no_effect(name: str, value: Any, is_plaintext: bool) -> bool:
 
 
 def _is_plaintext(settings: Mapping[str, Any]) -> bool:
-    """Whether the configuration says explicitly that connections are not secured. Otherwise an unknown setting of TLS
-    or SASL must not be ignored: the program would connect without the protection that it asks for."""
+    """Whether the configuration explicitly disables security. Otherwise an unknown setting of TLS or SASL must not be
+    ignored: the program would connect without the protection that it configures."""
     protocol = settings.get("security.protocol", settings.get("security_protocol"))
     return str(protocol).strip().lower() == PLAINTEXT
 

@@ -9,7 +9,7 @@ from ottla.types import TopicPartition
 
 
 def record_lag(position: int | None, end: int, first: int = 0) -> int:
-    """Offsets that are still to be read. Without a position all of them; what was deleted (below `first`) is not.
+    """The number of offsets still to read: without a position, all of them. Deleted ones (below `first`) do not count.
 
     >>> record_lag(5, 8), record_lag(None, 8), record_lag(2, 8, first=6), record_lag(9, 8)
     (3, 8, 2, 0)

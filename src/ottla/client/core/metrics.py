@@ -1,4 +1,4 @@
-"""What a client has done so far, under the names of the Java client's metrics; and a callback with it at intervals."""
+"""Client metrics under the Java client's names, and a callback that reports them at intervals."""
 
 import logging
 from collections.abc import Callable
@@ -12,7 +12,7 @@ Metrics = dict[str, float | dict[str, float]]
 """A number, or one number per API or partition: {"record-send-total": 12, "records-lag": {"orders-0": 3}}."""
 
 LABELS = {"records-lag": "partition"}
-"""What the numbers of a metric are divided by; by API if it is not here."""
+"""What a metric with several numbers is broken down by; by API if it is not listed."""
 
 log = logging.getLogger("ottla.client")
 
@@ -36,13 +36,13 @@ class RequestMetrics:
             known[3] = latency_ms
 
     def add_throttle(self, api_key: int, throttle_ms: int) -> None:
-        """A broker demanded a pause in a response: the client is above a quota."""
+        """A broker throttled this client in a response: it exceeds a quota."""
         known = self._by_api.setdefault(api_key, [0, 0, 0.0, 0.0, 0, 0])
         known[4] += throttle_ms
         known[5] = max(known[5], throttle_ms)
 
     def throttling(self, api_key: int) -> Metrics:
-        """The pauses that brokers demanded in responses of one API, as `produce-throttle-time-avg` for example."""
+        """The throttle times in the responses of one API, as `produce-throttle-time-avg` for example."""
         known = self._by_api.get(api_key, (0, 0, 0.0, 0.0, 0, 0))
         prefix = f"{API[api_key].name.lower()}-throttle-time"
         return {f"{prefix}-avg": known[4] / max(1, known[0]), f"{prefix}-max": known[5]}
@@ -86,7 +86,7 @@ class Statistics:
 
 
 def check_statistics(on_statistics: Any, interval_ms: int) -> bool:
-    """Whether statistics are wanted. Raises if only the function was given: it would never be called."""
+    """Whether statistics are enabled. Raises if only the function was passed: it would never be called."""
     if on_statistics is None:
         return False
     if not callable(on_statistics):

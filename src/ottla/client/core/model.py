@@ -210,7 +210,7 @@ class QuorumDescription:
     controller_id: int
     epoch: int
     high_watermark: int
-    """How many changes the metadata has seen."""
+    """The number of metadata changes so far."""
     voters: tuple[int, ...]
 
 

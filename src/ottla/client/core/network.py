@@ -79,10 +79,10 @@ class Network:
         self._seen_version = 0
         self._closed = False
         self._context: contextvars.Context | None = None
-        """The context of the first call. What is left to do after the client was dropped runs in it too."""
+        """The context of the first call. Cleanup after the client was dropped runs in it too."""
         self._process = os.getpid()
 
-    # --- life ---------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Binds to the running event loop. Every public call starts with it; only the first one has an effect."""
@@ -181,7 +181,7 @@ class Network:
     def jitter(self) -> float:
         return self.random.uniform(-1, 1)
 
-    # --- the drive ----------------------------------------------------------------------------------------
+    # --- driving the deciders -----------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Polls all deciders in the next iteration of the loop. Thread-safe."""
@@ -190,7 +190,7 @@ class Network:
         if asyncio._get_running_loop() is not self._loop:  # noqa: SLF001 - does not raise
             if not self._is_called:  # else a call is pending already
                 self._is_called = True
-                self._loop.call_soon_threadsafe(self._wake_from_afar)
+                self._loop.call_soon_threadsafe(self._wake_from_thread)
         elif self._handle is None:
             self._handle = self._loop.call_soon(self._run)
 
@@ -203,7 +203,7 @@ class Network:
         else:
             self._loop.call_soon_threadsafe(function)
 
-    def _wake_from_afar(self) -> None:
+    def _wake_from_thread(self) -> None:
         self._is_called = False
         self.wake()
 
@@ -375,7 +375,7 @@ class Network:
                 future.set_result(None)
 
     def _fail_waiters(self, error: KafkaError) -> None:
-        """Without metadata nothing that the calls wait for can happen. A later call tries again."""
+        """Fails the waiting calls: without metadata none of them can complete. A later call tries again."""
         for _predicate, future in self._waiters:
             if not future.done():
                 future.set_exception(error)
@@ -387,21 +387,21 @@ class Network:
             raise self.out_of_time(timeout_ms)
 
     async def refresh(self) -> None:
-        """Asks for new metadata and waits for it, at most as long as a call may take."""
+        """Requests new metadata and waits for it, for at most `default.api.timeout.ms`."""
         before = self.view.version
         self.view.request_update()
         self.wake()
         await self.until(lambda: self.view.version > before, self.config.default_api_timeout_ms)
 
     def reconnect_at(self, node_id: int) -> int:
-        """When a broker that could not be reached may be connected to again; 0 for other brokers."""
+        """When an unreachable broker may be reconnected to; 0 for other brokers."""
         return math.ceil(self._peers.reconnect_at(node_id) * 1000)
 
     def check_node(self, node_id: int) -> None:
         """Raises if the metadata has no such broker."""
         if node_id >= 0 and node_id not in self.view.brokers:
             there = ", ".join(map(str, sorted(self.view.brokers)))
-            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}; there are {there}")
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id} (the brokers are {there})")
 
     def out_of_time(self, timeout_ms: int, doing: str = "the call") -> KafkaError:
         """The error for a timeout: no broker could be reached, or the call just took too long."""

@@ -1,7 +1,7 @@
 """Tokens for OAUTHBEARER: from a function of the user, or from an HTTP endpoint (client credentials grant).
 
-A token is kept until the window of its life that `sasl.login.refresh.*` sets has passed, and then replaced by the next
-connection that needs one: sessions are renewed before they end (KIP-368), so a running client asks in time.
+A token is cached until the refresh window that `sasl.login.refresh.*` sets, then replaced by the next connection that
+needs one. Sessions are renewed before they expire (KIP-368), so a running client requests the next token in time.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ Fetch = Callable[[], Awaitable[Token]]
 
 
 class TokenSource:
-    """Keeps a token and replaces it in time. Calls at the same time share one request."""
+    """Caches a token and replaces it before it expires. Concurrent calls share one request."""
 
     def __init__(self, config: SecurityConfig, fetch: Fetch, clock: Clock = system_clock) -> None:
         self._config = config
@@ -81,7 +81,7 @@ def refresh_at(token: Token, config: SecurityConfig, jitter: float) -> int:
     planned = token.obtained_at + round(life_ms * (config.sasl_login_refresh_window_factor + jitter))
     least_ms = config.sasl_login_refresh_min_period_seconds * 1000
     buffer_ms = config.sasl_login_refresh_buffer_seconds * 1000
-    if least_ms + buffer_ms > life_ms:  # it lives too briefly for both
+    if least_ms + buffer_ms > life_ms:  # its lifetime is too short for both
         return planned
     return max(min(planned, token.expires_at - buffer_ms), token.obtained_at + least_ms)
 
@@ -133,7 +133,7 @@ def _from_function(provider: Any, clock: Clock) -> Fetch:
         if inspect.iscoroutinefunction(function):
             answer = await function(*arguments)
         else:
-            answer = await asyncio.to_thread(function, *arguments)  # it may ask a server
+            answer = await asyncio.to_thread(function, *arguments)  # it may block on the network
             if inspect.isawaitable(answer):
                 answer = await answer
         return as_token(answer, clock())
@@ -181,7 +181,7 @@ def as_token(answer: Any, now: int) -> Token:
 
 
 def expiry_of(token: str) -> int | None:
-    """When a JWT expires, in milliseconds since 1970. None for a token that does not say.
+    """When a JWT expires, in milliseconds since 1970. None if the token does not contain it.
 
     >>> expiry_of("opaque") is None
     True
@@ -253,7 +253,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _ask_endpoint(request: urllib.request.Request, timeout_s: float) -> dict[str, Any]:
-    """Runs in a thread. Errors name the address, never the request: it has the client secret."""
+    """Runs in a thread. Errors name the address, never the request: it contains the client secret."""
     url = request.full_url
     hint = "Check sasl.oauthbearer.token.endpoint.url, the client id and the client secret."
     try:
@@ -277,7 +277,7 @@ def _ask_endpoint(request: urllib.request.Request, timeout_s: float) -> dict[str
 
 
 def _said(body: bytes) -> str:
-    """The `error` and `error_description` of RFC 6749, which are made for people."""
+    """The `error` and `error_description` of RFC 6749, which are meant for people."""
     try:
         answer = json.loads(body)
         parts = [str(answer[name])[:200] for name in ("error", "error_description") if name in answer]

@@ -13,7 +13,7 @@ from ottla.security.tls import client_context
 
 
 def client_security(config: SecurityConfig) -> ClientSecurity | None:
-    """None for PLAINTEXT. Reads the files of TLS now. Raises ConfigError for those that cannot be used."""
+    """None for PLAINTEXT. Reads the TLS files now; raises ConfigError if one cannot be used."""
     protocol = config.protocol
     if protocol is SecurityProtocol.PLAINTEXT:
         return None

@@ -24,7 +24,7 @@ class SecurityConfig:
     security_protocol: str = setting(
         "security.protocol",
         "PLAINTEXT",
-        f"How to talk to brokers: {', '.join(PROTOCOLS)}.",
+        f"The security protocol of the connections: {', '.join(PROTOCOLS)}.",
         check=lambda text: text.upper() in PROTOCOLS,
         rule=f"String must be one of: {', '.join(PROTOCOLS)}",
     )
@@ -83,7 +83,7 @@ class SecurityConfig:
     enable_ssl_certificate_verification: bool = setting(
         "enable.ssl.certificate.verification",
         True,
-        "Whether the broker's certificate is verified (librdkafka). If not, anyone can pretend to be a broker.",
+        "Whether the broker's certificate is verified (librdkafka). If not, anyone can impersonate a broker.",
     )
     ssl_context: Any = setting(  # noqa: RUF009 - a field
         "ssl.context", None, "An ssl.SSLContext, instead of all the other ssl settings.", kind="object"
@@ -106,7 +106,7 @@ class SecurityConfig:
     sasl_oauth_token_provider: Any = setting(  # noqa: RUF009 - a field
         "sasl.oauth.token.provider",
         None,
-        "For OAUTHBEARER: a function, also an async one, that returns a token, or a token and when it expires (seconds "
+        "For OAUTHBEARER: a function, plain or async, that returns a token, or a token and when it expires (seconds "
         "since 1970). An object with a method `token` works too.",
         kind="object",
     )
@@ -123,7 +123,7 @@ class SecurityConfig:
         kind="password",
     )
     sasl_oauthbearer_scope: str | None = setting(
-        "sasl.oauthbearer.scope", None, "The scope to ask the token endpoint for."
+        "sasl.oauthbearer.scope", None, "The scope to request from the token endpoint."
     )
     sasl_oauthbearer_extensions: tuple[str, ...] = setting(
         "sasl.oauthbearer.extensions", (), "SASL extensions for OAUTHBEARER, as name=value (KIP-342)."
@@ -137,21 +137,21 @@ class SecurityConfig:
     sasl_login_refresh_window_factor: float = setting(
         "sasl.login.refresh.window.factor",
         0.8,
-        "A token is replaced after this part of its life.",
+        "A token is refreshed after this fraction of its lifetime.",
         at_least=0.5,
         at_most=1.0,
     )
     sasl_login_refresh_window_jitter: float = setting(
         "sasl.login.refresh.window.jitter",
         0.05,
-        "A random part of a token's life that is added to the window.",
+        "The largest random fraction of a token's lifetime that is added to the window.",
         at_least=0.0,
         at_most=0.25,
     )
     sasl_login_refresh_min_period_seconds: int = setting(
         "sasl.login.refresh.min.period.seconds",
         60,
-        "The time between two tokens, if their life allows it.",
+        "The minimum time between two refreshes, if the token's lifetime allows it.",
         at_least=0,
         at_most=900,
         kind="short",
@@ -159,7 +159,7 @@ class SecurityConfig:
     sasl_login_refresh_buffer_seconds: int = setting(
         "sasl.login.refresh.buffer.seconds",
         300,
-        "A token is replaced this long before it expires, if its life allows it.",
+        "A token is refreshed this long before it expires, if its lifetime allows it.",
         at_least=0,
         at_most=3_600,
         kind="short",
@@ -179,12 +179,12 @@ class SecurityConfig:
         return found
 
     def find_jaas(self) -> JaasConfig | None:
-        """The login module of sasl.jaas.config. Raises ConfigError without quoting it: it has passwords."""
+        """The login module of sasl.jaas.config. Raises ConfigError without quoting it: it contains passwords."""
         return parse_jaas_config(self.sasl_jaas_config) if self.sasl_jaas_config else None
 
 
 def check_security(config: SecurityConfig, written: Any) -> None:
-    """Raises ConfigError for settings that contradict each other, or that would not have the effect they promise."""
+    """Raises ConfigError for settings that contradict each other or would silently have no effect."""
     if "security.protocol" not in written:
         asked = sorted(name for name in written if name.startswith(SECURITY_PREFIXES))
         if asked:

@@ -90,10 +90,10 @@ class ProducerConfig(ClientConfig):
         "max.in.flight.requests.per.connection", 5, "How many requests to one broker may be in flight.", at_least=1
     )
     delivery_timeout_ms: int = setting(
-        "delivery.timeout.ms", 120_000, "After this time a record is stored or has failed.", at_least=0
+        "delivery.timeout.ms", 120_000, "A record that is not stored within this time fails.", at_least=0
     )
     linger_ms: int = setting("linger.ms", 5, "How long a batch waits for more records.", at_least=0)
-    batch_size: int = setting("batch.size", 262_144, "A batch of this many bytes is sent at once.", at_least=0)
+    batch_size: int = setting("batch.size", 262_144, "A batch of this many bytes is sent immediately.", at_least=0)
     compression_type: str = setting(
         "compression.type",
         "none",
@@ -106,7 +106,7 @@ class ProducerConfig(ClientConfig):
     buffer_memory: int = setting(
         "buffer.memory",
         33_554_432,
-        "How many bytes may be buffered; when it is full, send() blocks.",
+        "The size of the send buffer in bytes; while it is full, send() blocks.",
         at_least=0,
         kind="long",
     )
@@ -204,7 +204,7 @@ class ConsumerConfig(ClientConfig):
         choices=("read_uncommitted", "read_committed"),
     )  # fmt: skip
     fetch_min_bytes: int = setting(
-        "fetch.min.bytes", 1, "The broker responds when it has this much, or after fetch.max.wait.ms.", at_least=0
+        "fetch.min.bytes", 1, "The broker responds when it has this many bytes, or after fetch.max.wait.ms.", at_least=0
     )
     fetch_max_wait_ms: int = setting(
         "fetch.max.wait.ms", 500, "How long the broker may wait for fetch.min.bytes.", at_least=0
@@ -296,15 +296,15 @@ def _settle_producer(config: ProducerConfig, written: Any) -> ProducerConfig:
         raise ConfigError(message, "Set transactional.id.")
     if config.enable_idempotence and clashes:
         for name, message in clashes:
-            # Kafka's rule: fewer guarantees may be requested by acks or retries alone, but more requests in flight
-            # than a broker can put into order are a mistake.
+            # As in Kafka: acks or retries alone may turn idempotence off, but more requests in flight than a broker
+            # can deduplicate are an error.
             if "enable.idempotence" in written or name == IN_FLIGHT:
                 raise ConfigError(message, f"Change {name}, or set enable.idempotence to false.")
         config = replace(config, enable_idempotence=False)
         why = " and ".join(f"{name}={getattr(config, name)}" for name, _ in clashes)
         log.info(
             "producer %s: not idempotent because of %s: retries may store a record twice. Set enable.idempotence to "
-            "false to say so, or change the setting",
+            "false to confirm this, or change the setting",
             config.client_id,
             why,
         )

@@ -1,7 +1,7 @@
-"""Clients that nobody closed: dropped by their program, or still open when it exits. OWNER of the exit handler.
+"""Closes clients that the program did not: those it dropped, and those still open at exit. OWNER of the exit handler.
 
-A producer's buffered records are sent and a consumer leaves its group, as far as the event loop still runs; and the log
-says so, because the program probably meant to do it itself.
+If the event loop still runs, a producer sends its buffered records and a consumer leaves its group. A log message says
+so, because the missing close() is probably a mistake.
 """
 # ruff: noqa: SLF001 - the methods of the clients for this module are not part of their API
 
@@ -43,7 +43,7 @@ _open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def register(client: Client) -> None:
-    """To be closed at exit, if it still exists and is open then."""
+    """Closes the client at exit, if it still exists and is open."""
     _open.add(client)
 
 

@@ -30,7 +30,7 @@ FENCING = frozenset(
         ErrorCode.REBALANCE_IN_PROGRESS,
     }
 )
-"""A commit with these errors was refused because the member is not (or not yet) in the current generation."""
+"""A commit with these errors was rejected because the member is not (or not yet) in the current generation."""
 
 Done = Callable[[dict[TopicPartition, CommittedOffset], "KafkaError | None"], None]
 

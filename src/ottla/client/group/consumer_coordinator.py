@@ -37,8 +37,8 @@ CommitCallback = Callable[[dict[TopicPartition, CommittedOffset], "KafkaError | 
 
 
 class ConsumerCoordinator:
-    """Membership, commits and committed offsets of one consumer. Named after Kafka's class: it is not the broker that
-    coordinates the group, which is `coordinator`."""
+    """Membership, commits and committed offsets of one consumer. Named after Kafka's class; the broker that coordinates
+    the group is `coordinator`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ConsumerCoordinator:
             on_topics=self._on_topics,
             **parts,
         )
-        # The coordinator lookup comes last: the others may find out in their poll() that they need it.
+        # The coordinator lookup comes last: the others may request it in their poll().
         for decider in (self.membership, self.commits, self.lookup, self.watch, self.coordinator):
             network.add(decider)
         self._reported_version = -1
@@ -216,8 +216,8 @@ class ConsumerCoordinator:
         """Whether, as far as we know, the assignment is complete and no rebalance is under way."""
         return self.membership.is_settled or not self._subscription.is_automatic
 
-    async def take_part(self) -> None:
-        """Revokes, assigns or loses partitions as the group demands, and calls the listener."""
+    async def handle_rebalance(self) -> None:
+        """Revokes, assigns or loses partitions as the group requires, and calls the listener."""
         await self.run_callbacks()
         if self._unannounced:
             failure = await self._notify_assigned(self._unannounced & self._positions.states.keys())

@@ -87,7 +87,7 @@ def offsets_to_commit(
     for partition, offset in by_partition(offsets, "offsets", '{("orders", 0): 42}').items():
         checked = as_offset(offset, partition)
         if checked.offset < 0:
-            raise OttlaError(f"a negative offset for {partition}: {checked.offset}")
+            raise OttlaError(f"the offset for {partition} must be at least 0, not {checked.offset}")
         has_epoch = isinstance(offset, CommittedOffset)
         chosen[partition] = checked if has_epoch else group.with_epoch(partition, checked.offset)
     return chosen

@@ -35,7 +35,7 @@ log = logging.getLogger("ottla.client")
 
 NO_GENERATION = -1
 REBALANCE_LANE = "rebalance"
-"""JoinGroup and SyncGroup are answered when all members have joined, so they get a connection of their own."""
+"""JoinGroup and SyncGroup are answered when all members have joined, so they use a separate connection."""
 METADATA_TIMEOUT_MS = 5_000
 """How long a leader waits for the metadata of the group's topics before it assigns without the missing ones."""
 
@@ -183,14 +183,14 @@ class Membership:
         return leave_request(self._config, member_id, "the consumer is being closed or has unsubscribed")
 
     def note_fenced(self, error: ErrorCode, generation: int) -> None:
-        """A commit of `generation` was refused: checks what that means for the membership."""
+        """A commit of `generation` was rejected: checks what that means for the membership."""
         is_joining = self.state not in (MemberState.PREPARING, MemberState.ASSIGNED, MemberState.STABLE)
         if is_joining or generation != self.generation:
             return  # the next generation may have begun already
         if error == ErrorCode.REBALANCE_IN_PROGRESS:
-            self._heartbeat_at = 0  # a heartbeat tells whether to rejoin, or whether SyncGroup is just not done yet
+            self._heartbeat_at = 0  # a heartbeat shows whether to rejoin, or whether SyncGroup is just not done yet
         else:
-            self._lose(error, f"a commit was refused: {error.name}")
+            self._lose(error, f"a commit was rejected: {error.name}")
 
     # --- polling ------------------------------------------------------------------------------------------
 
@@ -419,7 +419,7 @@ class Membership:
         if error == ErrorCode.REBALANCE_IN_PROGRESS:
             self.request_rejoin("the group is rebalancing")
         elif error in (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-            self._lose(error, f"a heartbeat was refused: {error.name}")
+            self._lose(error, f"a heartbeat was rejected: {error.name}")
         elif error.retriable:
             self._coordinator.note(error, node_id)
             self._heartbeat_at = now + self._backoff.delay_ms(1, self._jitter())
@@ -432,7 +432,7 @@ class Membership:
         """JoinGroup or SyncGroup failed."""
         code = error.code
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
-            self._lose(code, f"joining was refused: {code.name}")
+            self._lose(code, f"joining was rejected: {code.name}")
             return
         if self.state is MemberState.SYNCING:
             self._move(MemberState.JOINING)

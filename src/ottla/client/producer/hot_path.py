@@ -61,7 +61,7 @@ class BatchOutcome:
         """(callback, argument tuple), or (callback, delivery) for a callback that takes the Delivery."""
         self._record_count = 0
         self._is_inspected = False
-        """Whether the program has looked at the result of a record, or will: then a failure is its business."""
+        """Whether the program has inspected the result of a record, or will: then a failure is not logged."""
 
     def __del__(self) -> None:
         # Like asyncio's "exception was never retrieved": otherwise the records would be lost without a trace.
@@ -74,7 +74,7 @@ class BatchOutcome:
             )
 
     def inspect(self) -> None:
-        """The program looks at the result of a record, or has another way to learn that it failed."""
+        """Marks the result as inspected by the program, or reported to it in another way."""
         self._is_inspected = True
         if self._parts is not None:
             _, first, second = self._parts
@@ -382,7 +382,7 @@ class RecordAppender:
         self.stamp: Any = -1
         self.stamp_ms = -1
         self.refusal: Exception | None = None
-        """While set, every record is refused with this error."""
+        """While set, every record is rejected with this error."""
         self.known_partitions: dict[str, tuple[TopicPartition, ...]] = {}
         """The cluster view's dict. A topic gets a new tuple with every metadata update that changes it."""
         self.topics: dict[str, TopicQueues] = {}

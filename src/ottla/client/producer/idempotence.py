@@ -68,7 +68,7 @@ class Idempotence:
         if batch.base_sequence < 0:
             # A new batch waits while an earlier one is to be retried, and while batches of an older epoch are
             # outstanding. The very first batch goes alone: a broker without state of this producer accepts any
-            # sequence, so it would store the second batch after refusing the first.
+            # sequence, so it would store the second batch after rejecting the first.
             if not state.outstanding:
                 return True
             if not self._is_current(state) or not state.is_known:

@@ -12,7 +12,7 @@ __all__ = ["Partitioner", "StickyPartitioner", "find_partitioner", "murmur2", "p
 
 
 JAVA_DEFAULTS = ("org.apache.kafka.clients.producer.internals.DefaultPartitioner",)
-"""Classes of the Java client that choose as we do without a custom partitioner."""
+"""Classes of the Java client that pick the same partitions as our default."""
 
 
 class Partitioner(Protocol):

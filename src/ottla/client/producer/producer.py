@@ -327,7 +327,7 @@ class AsyncProducer:
         return delivery
 
     def _is_beyond(self, topic: str, partition: int | None) -> bool:
-        """Whether a partition is not in the metadata. Its topic may have got more partitions since."""
+        """Whether a partition is not in the metadata. Its topic may have gained partitions since."""
         if partition is None:
             return False
         known = self._network.view.find_partition_count(topic) if type(topic) is str else None
@@ -352,7 +352,7 @@ class AsyncProducer:
         before = view.version if topic in view.topic_errors else -1
         view.want(topic, self._network.now())
         if before >= 0:
-            view.request_update()  # what was refused may be allowed by now
+            view.request_update()  # the error may be gone by now
         self._network.wake()
 
         def settled() -> bool:
@@ -376,7 +376,7 @@ class AsyncProducer:
         self._waiting_for_room += 1
         self._sender.memory_is_short = True
         try:
-            # In any case less than now: a large record may not fit although half of the buffer is free.
+            # At least some memory must be released: a large record may not fit although half of the buffer is free.
             full = accumulator.buffered_bytes
             half = max(0, min(accumulator.buffer_memory // 2, full - 1))
             left_ms = max(0, deadline - self._network.now())
@@ -384,7 +384,7 @@ class AsyncProducer:
                 lambda: accumulator.buffered_bytes <= half or self._sender.fatal_error is not None,
                 min(ROOM_PATIENCE_MS, left_ms),
             )
-            if not free:  # half may never be free, as long as a partition with many records has no leader
+            if not free:  # half may never become free while a partition with many records has no leader
                 free = await self._network.until(
                     lambda: accumulator.buffered_bytes < full or self._sender.fatal_error is not None,
                     max(0, left_ms - ROOM_PATIENCE_MS),
@@ -526,7 +526,7 @@ class AsyncProducer:
     # --- metrics ------------------------------------------------------------------------------------------
 
     async def metrics(self) -> Metrics:
-        """What the producer has done so far, under the names of the Java client's metrics."""
+        """The producer's metrics, under the names of the Java client."""
         return self._metrics_now()
 
     def _metrics_now(self) -> Metrics:
@@ -557,7 +557,7 @@ class AsyncProducer:
     # --- if it is not closed ------------------------------------------------------------------------------
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        # When the interpreter ends, globals are None already, and the exit handler has closed what was open.
+        # At interpreter shutdown globals may be None, and the exit handler has already closed open clients.
         if not is_finalizing():
             unclosed.dropped(self)
 

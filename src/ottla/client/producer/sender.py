@@ -67,7 +67,7 @@ class _Sent:
         self.topic_ids = topic_ids
         """As of sending: by the time of the response a topic may be deleted, or recreated with another id."""
         self.awaits_leader = any(batch.awaits_leader for batch in batches.values())
-        """It repeats batches that the leader has failed to take, and may wait for a connection to it."""
+        """It retries batches that failed at this leader, and may wait for a connection to it."""
         self.look_for_first()
 
     def look_for_first(self) -> None:

@@ -1,4 +1,4 @@
-"""AsyncSerializingProducer: sends objects, which functions that the user passes turn into bytes."""
+"""AsyncSerializingProducer: sends objects, serialized by functions of the user."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
@@ -15,7 +15,7 @@ from ottla.errors import OttlaError
 
 
 class RecordSerializationError(OttlaError):
-    """A serializer failed, or returned something else than bytes or text. The record was not sent."""
+    """A serializer failed, or returned something other than bytes or text. The record was not sent."""
 
     def __init__(self, topic: str, part: str, problem: str) -> None:
         self.topic = topic

@@ -335,7 +335,7 @@ async def _record_at(reader: AsyncConsumer, place: TopicPartition, offset: int, 
     if found[0].key != key:
         raise OttlaError(
             f"the record at offset {offset} of {place} is not a full snapshot of {key.decode()}",
-            "The topic was created again, or something else writes to it.",
+            "The topic was recreated, or something else writes to it.",
         )
     return found[0]
 

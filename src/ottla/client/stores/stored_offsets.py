@@ -43,7 +43,7 @@ class StoredOffsets(RebalanceListener):
         self._held: set[TopicPartition] = set()
         """Partitions whose offset is not loaded yet."""
         self._lost: set[TopicPartition] = set()
-        self._asks_again = False
+        self._is_reload_scheduled = False
         if isinstance(mirror, str):
             store.mirror = GroupMirror(consumer, mirror)
         elif mirror and self._inner.config.group_id is not None and not shares_partitions(self._inner):
@@ -69,8 +69,8 @@ class StoredOffsets(RebalanceListener):
                     self._consumer.seek(partition, offset)
                     self._saved[partition] = offset
             except BaseException:
-                if self._is_to_ask_again():
-                    self._consumer.commit_async({}, callback=self._ask_again)
+                if self._should_schedule_reload():
+                    self._consumer.commit_async({}, callback=self._reload)
                 raise
             run(self._consumer, self._release(partitions))
         notify_blocking(self._next, "on_partitions_assigned", partitions)
@@ -90,8 +90,8 @@ class StoredOffsets(RebalanceListener):
         if known:
             notify_blocking(self._next, "on_partitions_lost", known)
 
-    def _ask_again(self, *_: Any) -> None:
-        self._asks_again = False
+    def _reload(self, *_: Any) -> None:
+        self._is_reload_scheduled = False
         if self._held:
             self.on_partitions_assigned(sorted(self._held))
 
@@ -115,11 +115,11 @@ class StoredOffsets(RebalanceListener):
             self._held.discard(partition)
         network_of(self._inner).wake()
 
-    def _is_to_ask_again(self) -> bool:
+    def _should_schedule_reload(self) -> bool:
         """Whether to schedule another load in the next poll(). False if one is scheduled, or without a group."""
-        if self._asks_again or find_group(self._inner) is None:
+        if self._is_reload_scheduled or find_group(self._inner) is None:
             return False
-        self._asks_again = True
+        self._is_reload_scheduled = True
         return True
 
     def _known_to_next(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -128,8 +128,8 @@ class StoredOffsets(RebalanceListener):
     def _note_lost(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions to report to the next listener.
 
-        None after an error of the user, if the listener has no on_partitions_lost of its own: on_partitions_revoked
-        might save records that were not processed.
+        None after an error of the user, if the listener does not override on_partitions_lost: on_partitions_revoked
+        might save the offsets of records that were not processed.
         """
         known, group = self._known_to_next(partitions), find_group(self._inner)
         self._forget(partitions)
@@ -159,8 +159,8 @@ class AsyncStoredOffsets(StoredOffsets):
                     await self._consumer.seek(partition, offset)
                     self._saved[partition] = offset
             except BaseException:
-                if self._is_to_ask_again():
-                    await self._consumer.commit_async({}, callback=self._ask_again)
+                if self._should_schedule_reload():
+                    await self._consumer.commit_async({}, callback=self._reload)
                 raise
             await self._release(partitions)
         await notify(self._next, "on_partitions_assigned", partitions)
@@ -178,7 +178,7 @@ class AsyncStoredOffsets(StoredOffsets):
         if known:
             await notify(self._next, "on_partitions_lost", known)
 
-    async def _ask_again(self, *_: Any) -> None:  # type: ignore[override]
-        self._asks_again = False
+    async def _reload(self, *_: Any) -> None:  # type: ignore[override]
+        self._is_reload_scheduled = False
         if self._held:
             await self.on_partitions_assigned(sorted(self._held))

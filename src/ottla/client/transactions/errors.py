@@ -12,7 +12,7 @@ class TransactionAbortable(KafkaError):
 
 
 class TransactionFatal(KafkaError):
-    """The producer is unusable: another one has fenced it, or the cluster refuses it. Close it."""
+    """The producer is unusable: another one has fenced it, or the cluster rejects it. Close it."""
 
 
 class Verdict(enum.Enum):
@@ -67,14 +67,14 @@ def judge(code: ErrorCode) -> Verdict:
 
 
 def is_rejected(code: ErrorCode) -> bool:
-    """Whether the coordinator has checked and rejected what was to be added. Not so for a retriable error: an earlier
+    """Whether the coordinator has certainly not added what was requested. False for a retriable error: an earlier
     attempt whose response was lost may have added it."""
     return judge(code) is Verdict.ABORT or code == E.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def judge_produce(code: ErrorCode) -> Verdict:
     """How to handle a failed batch. INVALID_PRODUCER_EPOCH from a partition leader is not fatal: the producer may be
-    fenced, or its transaction may have timed out. The coordinator answers that when we abort (KIP-588)."""
+    fenced, or its transaction may have timed out. The coordinator's response to an abort shows which (KIP-588)."""
     return Verdict.FATAL if code in _PRODUCE_FATAL else Verdict.ABORT
 
 

@@ -81,7 +81,7 @@ class ProducerTransactions:
         return self.manager is not None and self.manager.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
 
     def note_rejected(self, error: BaseException) -> None:
-        """send() raised this error. In a transaction, the commit must fail then. Any thread."""
+        """Records that send() raised this error: inside a transaction, the commit must then fail. Any thread."""
         if self.interceptors and isinstance(error, OttlaError):
             tell_acknowledgement(self.interceptors, None, error)
         manager = self.manager

@@ -54,7 +54,7 @@ def group_metadata(group: Any) -> GroupMetadata:
 
 
 def offsets_to_commit(offsets: Any) -> dict[TopicPartition, CommittedOffset]:
-    """The offsets to commit, checked here: refused by the coordinator, they would fail the whole transaction.
+    """The offsets to commit, checked here: if the coordinator rejected them, it would fail the whole transaction.
 
     >>> offsets_to_commit({("orders", 0): 42})
     {TopicPartition(topic='orders', partition=0): CommittedOffset(offset=42, leader_epoch=-1, metadata='')}
