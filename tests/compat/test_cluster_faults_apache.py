@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.oracle,
     pytest.mark.java,
-    pytest.mark.timeout(900),
     # kafka-python does not close the sockets of brokers that it has lost.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

@@ -150,7 +150,7 @@ def check_indexes(bootstrap: str, partition: int, records: list[Record]) -> None
             assert all(record.timestamp < expected.timestamp for record in records[max(0, offset - 50) : offset])
 
 
-@pytest.mark.timeout(180 + 6 * ROUNDS)
+@pytest.mark.timeout(1800 + 60 * ROUNDS)
 def test_acknowledged_records_are_neither_lost_nor_duplicated(tmp_path: Path) -> None:
     """Spec: R6. Every acknowledged record exists once, offsets have no gaps, and indexes are rebuilt."""
     choose = random.Random(20)

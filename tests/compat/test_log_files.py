@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.oracle,
     pytest.mark.slow,
     pytest.mark.skipif(oracle_available() is not None, reason=str(oracle_available())),
-    pytest.mark.timeout(240),
 ]
 THEIRS, OURS = TopicPartition("theirs", 0), TopicPartition("ours", 0)
 TOPIC_SETTINGS = {"segment.bytes": str(1024 * 1024), "index.interval.bytes": "500"}

@@ -75,14 +75,14 @@ def test_a_wrong_password_fails_the_call_at_once(secure_kafka: SecureKafka, mech
 
 
 MISTAKES: list[tuple[str, str, str]] = [
-    ("PLAINTEXT", "SSL", "uses TLS, and this client does not"),
+    ("PLAINTEXT", "SSL", "uses TLS, but this client does not"),
     ("PLAINTEXT", "SASL_PLAINTEXT", "requires SASL.*PLAIN"),
     ("SSL", "PLAINTEXT", "does not use TLS"),
     ("SSL", "SASL_PLAINTEXT", "does not use TLS"),
     ("SSL", "SASL_SSL", "requires SASL"),
     ("SSL", "MTLS", "client's certificate"),
     ("SASL_PLAINTEXT", "PLAINTEXT", "does not use SASL"),
-    ("SASL_PLAINTEXT", "SASL_SSL", "uses TLS, and this client does not"),
+    ("SASL_PLAINTEXT", "SASL_SSL", "uses TLS, but this client does not"),
     ("SASL_SSL", "SSL", "does not use SASL"),
 ]
 

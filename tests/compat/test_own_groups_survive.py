@@ -120,7 +120,6 @@ class Link:
         await asyncio.gather(*(task for _, task in self.members))
 
 
-@pytest.mark.timeout(300)
 def test_chains_of_groups_lose_and_duplicate_nothing_with_every_assignor(tmp_path: Path) -> None:
     """Spec: R5, E9. Four chains at once, one for each assignor; members come and go, and the broker is killed."""
     count, partitions = 300, 3

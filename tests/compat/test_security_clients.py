@@ -32,10 +32,10 @@ LOG_INTERVAL_S = 10
 BAD_LOGIN = r"authentication of 127\.0\.0\.1:\d+ on listener SASL_SSL failed: "
 BAD_CERTIFICATE = (
     r"TLS handshake failed: (the client does not (trust|accept) this broker's certificate"
-    r"|the client says that this broker's certificate has expired|the client hung up)"
+    r"|the client says that this broker's certificate has expired|the client disconnected)"
 )
 # A client that was refused on one connection closes those that it has just begun.
-HUNG_UP = "TLS handshake failed: the client hung up"
+HUNG_UP = "TLS handshake failed: the client disconnected"
 
 
 class Mistake(NamedTuple):

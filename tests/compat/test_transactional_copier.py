@@ -22,7 +22,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.timeout(deadline_s(COPIES) + 60)
+@pytest.mark.timeout(2 * deadline_s(COPIES))
 @pytest.mark.parametrize(
     ("module", "bounced", "hard", "partitions", "in_group"),
     [

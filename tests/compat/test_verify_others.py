@@ -18,7 +18,7 @@ from ottla.verify.workloads import Options
 from tests.support.processes.cluster import KafkaCluster
 from tests.support.processes.oracle import RealKafka, oracle_available
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.long
 
 
 class NodeKiller:

@@ -20,7 +20,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "5",
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ RESTARTS = 12
 """More than the number of kills: Spark may also fail a batch because of what a kill caused."""
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 def test_a_windowed_aggregation_is_exact_through_every_kind_of_kill(

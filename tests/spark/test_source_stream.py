@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-LIMIT_S = 900
+LIMIT_S = 1600
 """A bound for a machine with many times more work than cores."""
 
 _numbers = itertools.count(1)

@@ -24,7 +24,7 @@ from ottla.errors import OttlaError
 from ottla.spark.java import java_home
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 PIPELINE = """
 name: standalone

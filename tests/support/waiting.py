@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
+"""For what is certain to come: on a machine with many times more work than cores, it may come minutes later."""
 PAUSE_S = 0.02
 """Between two checks, so that the process that is waited for gets the processor."""
 

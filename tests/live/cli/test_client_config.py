@@ -106,7 +106,7 @@ def test_mistakes_are_one_line_with_a_hint(secure: Any, properties: Path, run: R
     for changed, status, said in (
         (text.replace(password, "guess"), 1, "rejected SCRAM-SHA-512 as ottla: Authentication failed"),
         (text.replace("sasl.mechanism", "sasl.mechanizm"), 2, "Unknown setting sasl.mechanizm (Did you mean sasl.mech"),
-        (text.replace("SASL_SSL", "SASL_PLAINTEXT"), 1, "uses TLS, and this client does not"),
+        (text.replace("SASL_SSL", "SASL_PLAINTEXT"), 1, "uses TLS, but this client does not"),
         (text.replace("ssl.truststore", "# "), 1, "is not signed by a CA that this client trusts"),
         (text.replace(";\n", "\n"), 2, "sasl.jaas.config does not end with a semicolon"),
     ):
@@ -117,7 +117,7 @@ def test_mistakes_are_one_line_with_a_hint(secure: Any, properties: Path, run: R
         assert ran.err.count("\n") == 1
         assert password not in ran.err
     ran = run("topic", "list", "-b", secure.bootstrap)
-    assert "uses TLS, and this client does not (Set security.protocol" in ran.err
+    assert "uses TLS, but this client does not (Set security.protocol" in ran.err
     assert "no such file" in run("topic", "list", "--config", "/no/such/file").err
 
 

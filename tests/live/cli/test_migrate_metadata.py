@@ -11,7 +11,7 @@ from tests.support.processes.cluster import OttlaCluster, OttlaNode
 from tests.support.processes.cluster_load import QUICK
 from tests.support.processes.etcd import EtcdCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def migrate(*arguments: str) -> "subprocess.CompletedProcess[str]":

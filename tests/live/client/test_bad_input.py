@@ -171,7 +171,7 @@ def test_tls_is_recognised_by_its_first_bytes() -> None:
     with (
         listening(refuse) as at,
         Admin(bootstrap_servers=at, default_api_timeout_ms=10 * TIMEOUT_MS) as admin,
-        pytest.raises(KafkaError, match="uses TLS, and this client does not"),
+        pytest.raises(KafkaError, match="uses TLS, but this client does not"),
     ):
         admin.list_topics()
 

@@ -17,7 +17,7 @@ COPIES = int(os.environ.get("OTTLA_COPIES", "2000"))
 MATRIX_COPIES = int(os.environ.get("OTTLA_COPIES", "20000"))
 BOUNCES = int(os.environ.get("OTTLA_BOUNCES", "4"))
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(deadline_s(MATRIX_COPIES) + 120)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * deadline_s(MATRIX_COPIES))]
 
 
 def bouncing(cluster: OttlaCluster, hard: bool) -> Callable[[], None]:

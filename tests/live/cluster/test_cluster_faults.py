@@ -23,7 +23,6 @@ PATIENCE_S = 5.0
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     # kafka-python does not close the sockets of brokers that it has lost.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

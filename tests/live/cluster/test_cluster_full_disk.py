@@ -10,7 +10,7 @@ from tests.support.processes.cluster_load import QUICK, Load
 from tests.support.processes.small_disk import SmallDisk, small_disk
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 class OneSmallDisk(OttlaCluster):

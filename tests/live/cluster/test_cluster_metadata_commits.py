@@ -11,7 +11,7 @@ from tests.support.processes.cluster import OttlaCluster, OttlaNode
 from tests.support.processes.cluster_load import Load
 from tests.support.waiting import eventually
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def create(cluster: OttlaCluster, topic: str, node_id: int) -> ErrorCode:

@@ -24,7 +24,7 @@ BACK_OFF_S = 6.0
 five more seconds."""
 CLIENTS = ("ottla", "confluent-kafka")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

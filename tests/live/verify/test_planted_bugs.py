@@ -16,7 +16,7 @@ from ottla.verify.timeline import draw
 from ottla.verify.workloads import Options
 from tests.support.processes.broken_broker import VARIABLE
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.long
 ATTEMPTS = 6
 """Runs with different seeds. One that finds the bug is enough: some need a fault at the right moment."""
 

@@ -12,7 +12,7 @@ import pytest
 from ottla.child_process import child_environment
 from tests.support.seeds import base_seed
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def verify(*words: str, timeout_s: float = 240) -> "subprocess.CompletedProcess[str]":
@@ -77,7 +77,6 @@ def test_a_file_that_is_not_a_history_is_refused(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.long
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("client", ["ottla", "both"])
 def test_three_brokers_with_all_faults_show_no_anomaly(client: str) -> None:
     done = verify(
@@ -105,7 +104,6 @@ def test_one_broker_without_faults_shows_no_anomaly(client: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_cluster_that_stops_answering_is_reported_and_the_run_ends() -> None:
     from ottla import Broker
 
@@ -136,7 +134,6 @@ def test_a_secure_cluster_is_verified_with_the_settings_of_a_file(tmp_path: Path
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_a_cluster_with_metadata_in_etcd_shows_no_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers are also cut off from etcd."""
     from tests.support.processes.etcd import NoEtcd, find_etcd

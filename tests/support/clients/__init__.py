@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode
+from tests.support.waiting import PATIENCE_S
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = PATIENCE_S
 """How long any one step of a script may take before it counts as failed."""
 
 MAX_REQUEST_BYTES = 1_048_576

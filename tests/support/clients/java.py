@@ -44,7 +44,7 @@ class JavaClient(ForeignClient):
             process.stdin.flush()
             line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the Java client ended with status {process.wait(10)} during {op}")
+            raise RuntimeError(f"the Java client ended with status {process.wait(TIMEOUT_S)} during {op}")
         answer = json.loads(line)
         if "error" in answer:
             raise ClientError(answer["error"], answer.get("message", ""))
@@ -77,10 +77,10 @@ class JavaClient(ForeignClient):
         if process is not None and process.stdin is not None:
             process.stdin.close()
             try:
-                process.wait(10)
+                process.wait(TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(10)
+                process.wait(TIMEOUT_S)
             if process.stdout is not None:
                 process.stdout.close()
 

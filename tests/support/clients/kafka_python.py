@@ -58,6 +58,7 @@ class KafkaPython(ForeignClient):
             delivery_timeout_ms=int(TIMEOUT_S * 1000),
             request_timeout_ms=int(TIMEOUT_S * 1000) - 5000,
             linger_ms=5,
+            bootstrap_timeout_ms=int(TIMEOUT_S * 1000),
         )
         results: list[int | str] = []
         try:
@@ -100,6 +101,7 @@ class KafkaPython(ForeignClient):
             enable_auto_commit=False,
             auto_offset_reset="none",
             fetch_max_wait_ms=100,
+            bootstrap_timeout_ms=int(TIMEOUT_S * 1000),
         )
         received: list[Received] = []
         try:
@@ -124,7 +126,10 @@ class KafkaPython(ForeignClient):
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=int(TIMEOUT_S * 1000))
+        limit_ms = int(TIMEOUT_S * 1000)
+        admin = KafkaAdminClient(
+            bootstrap_servers=bootstrap, request_timeout_ms=limit_ms, bootstrap_timeout_ms=limit_ms
+        )
         try:
             yield admin
         except KafkaError as failure:

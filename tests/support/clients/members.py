@@ -20,7 +20,8 @@ from tests.support.clients import TIMEOUT_S
 from tests.support.clients.java import JavaClient
 
 HEARTBEAT_MS = 200
-SESSION_MS = 6_000
+SESSION_MS = 60_000
+"""No member loses its session because it does not get the processor in time."""
 
 
 class Read(NamedTuple):
@@ -219,6 +220,7 @@ class KafkaPythonMember(Member):
             # In a group without an initial delay it may become leader before it knows the topic, and then assigns
             # nothing until its next metadata refresh.
             metadata_max_age_ms=1_000,
+            bootstrap_timeout_ms=int(TIMEOUT_S * 1000),
             **more,
         )
         try:
@@ -446,7 +448,9 @@ MEMBERS: dict[str, type[Member]] = {
 }
 
 
-def await_true(what: str, holds: Callable[[], bool], members: Sequence[Member] = (), timeout_s: float = 60.0) -> None:
+def await_true(
+    what: str, holds: Callable[[], bool], members: Sequence[Member] = (), timeout_s: float = TIMEOUT_S
+) -> None:
     """Waits until something holds; a member that failed in the meantime says why."""
     deadline = time.monotonic() + timeout_s
     while not holds():

@@ -14,9 +14,10 @@ from typing import Any, NamedTuple, Self
 
 from tests.support.clients import ClientError
 from tests.support.clients.java import JavaClient
+from tests.support.waiting import PATIENCE_S
 
-FLUSH_S = 60.0
-DELIVERY_MS = 60_000
+FLUSH_S = PATIENCE_S
+DELIVERY_MS = int(PATIENCE_S * 1000)
 """Longer than any fault: a record that fails is an error that an application would see."""
 
 
@@ -174,6 +175,7 @@ class KafkaPythonSteady(SteadyProducer):
             linger_ms=0,
             delivery_timeout_ms=DELIVERY_MS,
             max_block_ms=DELIVERY_MS,
+            bootstrap_timeout_ms=DELIVERY_MS,
         )
         try:
             for partition, value, pause_s in self.paced():

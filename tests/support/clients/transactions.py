@@ -128,6 +128,7 @@ class KafkaPythonTransactions(TransactionalClient):
             transaction_timeout_ms=timeout_ms,
             linger_ms=1,
             max_block_ms=int(TIMEOUT_S * 1000),
+            bootstrap_timeout_ms=int(TIMEOUT_S * 1000),
         )
 
     def _call(self, method: Any, *arguments: Any) -> Any:
@@ -233,9 +234,9 @@ class AioKafkaTransactions(TransactionalClient):
             return
         with contextlib.suppress(Exception):  # closing a fenced producer raises
             asyncio.run_coroutine_threadsafe(self._producer.stop(), self._loop).result(5)
-        asyncio.run_coroutine_threadsafe(_cancel_other_tasks(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(_cancel_other_tasks(), self._loop).result(TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(TIMEOUT_S)
         self._loop.close()
 
 
@@ -370,7 +371,11 @@ def _read_kafka_python(bootstrap: str, topic: str, partition: int) -> list[bytes
 
     where = TopicPartition(topic, partition)
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap, isolation_level="read_committed", enable_auto_commit=False, group_id=None
+        bootstrap_servers=bootstrap,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        group_id=None,
+        bootstrap_timeout_ms=int(TIMEOUT_S * 1000),
     )
     found: list[bytes] = []
     deadline = time.monotonic() + TIMEOUT_S

@@ -7,10 +7,8 @@ coordinates, who is in sync) goes over the wire to a broker that answers.
 import concurrent.futures
 import contextlib
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,15 +26,15 @@ from tests.support.processes.oracle import (
     QUICK_JVM,
     answers_metadata,
     die_with_parent,
+    fixed_ports,
     format_storage,
     node_settings,
     prepare_node,
     start_node,
 )
+from tests.support.waiting import PATIENCE_S
 from tests.support.wire.raw import RawConnection
 
-START_TIMEOUT_S = 90.0
-STOP_TIMEOUT_S = 60.0
 GROUP, TRANSACTION = 0, 1
 """What a coordinator is asked for: FindCoordinator's key types."""
 
@@ -63,23 +61,6 @@ class PartitionState(NamedTuple):
     @property
     def is_in_sync(self) -> bool:
         return self.leader >= 0 and set(self.isr) == set(self.replicas)
-
-
-def fixed_ports(count: int) -> list[int]:
-    """Free ports that no client gets as its own: a broker must find its port free after a restart, and a client that
-    connects to a port nobody listens on must not be connected with itself."""
-    chance = random.Random()
-    while True:
-        ports = chance.sample(range(15_000, 32_000), count)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in ports:
-                    probe = stack.enter_context(socket.socket())
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return ports
 
 
 class Node:
@@ -144,7 +125,7 @@ class Node:
         started = time.monotonic()
         self.process.terminate()
         try:
-            self.process.wait(STOP_TIMEOUT_S)
+            self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.kill()
             raise TimeoutError(f"broker {self.id} did not stop:\n{self.log[-4000:]}") from None
@@ -154,7 +135,7 @@ class Node:
     def _ended(self) -> None:
         process, self.process, self.is_paused = self.process, None, False
         if process is not None:
-            process.wait(STOP_TIMEOUT_S)
+            process.wait(PATIENCE_S)
             if process.stdin is not None:
                 process.stdin.close()
 
@@ -258,7 +239,7 @@ class Cluster:
         """Waits until these brokers (all that answer) serve, and each knows of all that run."""
         waiting = list(nodes or [node for node in self.nodes.values() if node.answers])
         known = sum(node.answers for node in self.nodes.values())
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while waiting:
             for node in list(waiting):
                 if not node.is_running:
@@ -267,7 +248,7 @@ class Cluster:
                     waiting.remove(node)
             if time.monotonic() > deadline:
                 texts = [f"broker {node.id}:\n{node.log[-3000:]}" for node in waiting]
-                raise TimeoutError(f"not ready after {START_TIMEOUT_S:.0f} s: {''.join(texts)}")
+                raise TimeoutError(f"not ready after {PATIENCE_S:.0f} s: {''.join(texts)}")
             time.sleep(0.002)
 
     def start(self, node_id: int) -> float:
@@ -363,7 +344,7 @@ class Cluster:
         if answer.error_code or failed:
             raise RuntimeError(f"{topic}: no preferred election: error {answer.error_code}, {failed}")
 
-    def await_in_sync(self, topic: str, partitions: int | None = None, timeout_s: float = START_TIMEOUT_S) -> float:
+    def await_in_sync(self, topic: str, partitions: int | None = None, timeout_s: float = PATIENCE_S) -> float:
         """Waits until all replicas of a topic are in sync, in the view of every broker. Returns the seconds."""
         started = time.monotonic()
         states: dict[int, list[PartitionState]] = {}
@@ -379,7 +360,7 @@ class Cluster:
         raise TimeoutError(f"{topic} is not in sync after {timeout_s:.0f} s: {states}")
 
     def _once(self, found: Callable[[], int | None], what: str) -> int:
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 value = found()

@@ -15,10 +15,10 @@ from tests.support.clients.members import MEMBERS, Member
 from tests.support.clients.own_member import OttlaMember
 from tests.support.clients.steady import STEADY, SteadyProducer
 from tests.support.processes.cluster import Cluster
+from tests.support.waiting import PATIENCE_S
 
 ALL_CLIENTS = ("ottla", "confluent-kafka", "aiokafka", "kafka-python", "java")
 PARTITIONS = 3
-PATIENCE_S = 120.0
 QUICK = {
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
@@ -28,7 +28,7 @@ QUICK = {
 SESSION_MS = 2_500
 IMPATIENT = {**QUICK, "broker.session.timeout.ms": str(SESSION_MS)}
 """For tests that pause a broker until its session has expired. On a busy machine, others may lose theirs too."""
-MEMBER_SESSION_MS = 30_000
+MEMBER_SESSION_MS = 300_000
 """Longer than any fault: the members of a group do not rebalance when its coordinator moves."""
 
 
@@ -261,7 +261,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int,
     try:
         ends = {}
         for partition in range(partitions):
-            _, ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)
+            _, ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         while any(len(found[partition]) < end for partition, end in ends.items()):
             assert time.monotonic() < deadline, {p: (len(found[p]), end) for p, end in ends.items()}

@@ -16,15 +16,22 @@ from typing import Any
 STUCK_S = 12
 """A copier that makes no progress for this long exits: after a restart of the broker, librdkafka 2.x may hang in
 send_offsets_to_transaction, beyond its timeout, for a request that it never sends. The process that started the
-copier starts it again."""
+copier starts it again. On a busy machine it is longer: see `patience_s`."""
+_started = time.monotonic() - time.process_time()
+
+
+def patience_s() -> int:
+    """As many times STUCK_S as the start took longer than its processor time, for a start that had to wait for it."""
+    slowness = (time.monotonic() - _started) / max(time.process_time(), 0.01)
+    return int(STUCK_S * min(max(1.0, slowness), 25.0))
 
 
 def main(words: list[str]) -> None:
     from confluent_kafka import KafkaException
 
-    signal.alarm(STUCK_S)
+    patience = patience_s()
     bootstrap, source, target, group, number, assigned, size, aborts = words
-    copier = _Copier(bootstrap, source, target, group, f"copier-{number}", assigned, int(size), float(aborts))
+    copier = _Copier(bootstrap, source, target, group, f"copier-{number}", assigned, int(size), float(aborts), patience)
     for _ in range(200):
         try:
             if copier.run():
@@ -47,9 +54,10 @@ class _Copier:
         assigned: str,
         size: int,
         aborts: float,
+        patience: int,
     ) -> None:
         self.bootstrap, self.source, self.target, self.group, self.name = bootstrap, source, target, group, name
-        self.assigned, self.size, self.aborts = assigned, size, aborts
+        self.assigned, self.size, self.aborts, self.patience = assigned, size, aborts, patience
         self.random = random.Random()
         self.began: dict[int, int] = {}
         """The start offset of this copier in each of its partitions."""
@@ -59,14 +67,14 @@ class _Copier:
         from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
         quick = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "retry.backoff.ms": 50, "log_level": 0}
-        signal.alarm(STUCK_S)
+        signal.alarm(self.patience)
         # The producer first: it ends the last instance's transaction, which may commit the positions read next.
         producer = Producer(
             {
                 "bootstrap.servers": self.bootstrap,
                 "transactional.id": self.name,
-                "transaction.timeout.ms": 30_000,
-                "message.timeout.ms": 30_000,
+                "transaction.timeout.ms": 300_000,
+                "message.timeout.ms": 300_000,
                 "batch.size": 512,
                 "linger.ms": 2,
                 **quick,
@@ -92,7 +100,7 @@ class _Copier:
             else:
                 self._begin(consumer, [TopicPartition(self.source, int(p)) for p in self.assigned.split(",")])
             while True:
-                signal.alarm(STUCK_S)
+                signal.alarm(self.patience)
                 messages: list[Any] = [m for m in consumer.consume(self.size, 0.3) if m.error() is None]
                 if not messages:
                     if self._is_done(consumer):
@@ -114,7 +122,7 @@ class _Copier:
                     following[partition] = offset + 1
                 offsets = [TopicPartition(self.source, p, offset) for p, offset in following.items()]
                 try:
-                    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 30)
+                    producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), 60)
                     if doomed:
                         producer.abort_transaction(60)
                         return False  # the positions in memory are ahead of what was committed
@@ -137,10 +145,10 @@ class _Copier:
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
-            partitions = consumer.list_topics(self.source, 10).topics[self.source].partitions
-            committed = consumer.committed([TopicPartition(self.source, p) for p in partitions], timeout=10)
+            partitions = consumer.list_topics(self.source, 60).topics[self.source].partitions
+            committed = consumer.committed([TopicPartition(self.source, p) for p in partitions], timeout=60)
             return all(
-                position.offset >= consumer.get_watermark_offsets(position, timeout=10)[1] for position in committed
+                position.offset >= consumer.get_watermark_offsets(position, timeout=60)[1] for position in committed
             )
         except KafkaException:
             return False  # the broker is down

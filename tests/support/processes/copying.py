@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from ottla import Admin, TopicPartition
 from ottla.client.core.model import LATEST
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 LIBRDKAFKA, OWN = "tests.support.processes.copier_process", "tests.support.processes.own_copier_process"
 INPUT, OUTPUT = "input", "output"
@@ -37,7 +37,7 @@ class Copiers:
     def bounce(self, number: int, *, hard: bool) -> None:
         process = self.processes[number]
         process.kill() if hard else process.terminate()
-        process.wait(60)
+        process.wait(PATIENCE_S)
         self.processes[number] = self._start(number)
 
     @property
@@ -57,7 +57,7 @@ class Copiers:
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
-                process.wait(60)
+                process.wait(PATIENCE_S)
 
 
 class Reader:
@@ -97,7 +97,7 @@ class Reader:
             time.sleep(0.1)
         time.sleep(0.5)
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
         return self.seen
 
 
@@ -108,7 +108,7 @@ def fill(bootstrap: str, partitions: int, count: int, replicas: int = 1) -> dict
 
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for future in admin.create_topics([NewTopic(name, partitions, replicas) for name in (INPUT, OUTPUT)]).values():
-        future.result(30)
+        future.result(PATIENCE_S)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "log_level": 0})
     values: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
     for number in range(count):
@@ -116,7 +116,7 @@ def fill(bootstrap: str, partitions: int, count: int, replicas: int = 1) -> dict
         values[number % partitions].append(value)
         producer.produce(INPUT, value, partition=number % partitions)
         producer.poll(0)
-    assert producer.flush(60) == 0
+    assert producer.flush(PATIENCE_S) == 0
     return values
 
 
@@ -159,7 +159,7 @@ def check_copy(
 
 
 def deadline_s(count: int) -> float:
-    return 160 + count / 100
+    return 3 * PATIENCE_S + count / 100
 
 
 def await_settled(bootstrap: str, partitions: int) -> None:

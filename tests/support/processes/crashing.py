@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-DEADLINE_S = 100
+from tests.support.waiting import PATIENCE_S
+
 PROCESS = "process"
 
 
@@ -36,7 +37,7 @@ def run_example(path: Path, step: Step | None, *arguments: Any, marks: Path | No
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.processes.crashing", json.dumps(order)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(place for place in sys.path if place)},
-        timeout=DEADLINE_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     return done.returncode

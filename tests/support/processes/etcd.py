@@ -17,6 +17,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -27,10 +28,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.processes.cluster import fixed_ports
-from tests.support.processes.oracle import die_with_parent
+from tests.support.processes.oracle import die_with_parent, fixed_ports
+from tests.support.waiting import PATIENCE_S
 
-START_TIMEOUT_S = 60.0
 ROOT = Path(__file__).parents[3]
 
 
@@ -120,7 +120,7 @@ class Member:
         process, self.process, self.is_paused = self.process, None, False
         if process is not None:
             process.send_signal(number)
-            process.wait(START_TIMEOUT_S)
+            process.wait(PATIENCE_S)
 
     def pause(self) -> None:
         """SIGSTOP: connections stay open, nothing is answered."""
@@ -133,7 +133,7 @@ class Member:
         self.process.send_signal(signal.SIGCONT)
         self.is_paused = False
 
-    def ask(self, call: str, body: dict[str, Any], timeout_s: float = 5.0) -> Any:
+    def ask(self, call: str, body: dict[str, Any], timeout_s: float = 30.0) -> Any:
         """One call of the JSON gateway, as `ask("maintenance/status", {})`. OSError if there is no good answer."""
         request = urllib.request.Request(
             f"{self.cluster.scheme}://{self.address}/v3/{call}",
@@ -220,14 +220,14 @@ class EtcdCluster:
     def await_ready(self, members: Sequence[Member] | None = None) -> None:
         """Waits until these members (all that run) know a leader and answer a read that needs it."""
         waiting = list(members or [each for each in self.members if each.process is not None and not each.is_paused])
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while waiting:
             for member in list(waiting):
                 assert member.process is not None
                 if member.process.poll() is not None:
                     raise RuntimeError(f"etcd {member.name} ended while starting:\n{member.log[-3000:]}")
                 with contextlib.suppress(OSError):
-                    member.ask("kv/range", {"key": "AA==", "count_only": True}, timeout_s=2.0)
+                    member.ask("kv/range", {"key": "AA==", "count_only": True}, timeout_s=10.0)
                     waiting.remove(member)
             if time.monotonic() > deadline:
                 raise TimeoutError("".join(f"etcd {each.name}:\n{each.log[-3000:]}" for each in waiting))
@@ -235,7 +235,7 @@ class EtcdCluster:
 
     def leader(self) -> Member:
         """The member that leads, once there is one."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             for member in self.members:
                 if member.process is None or member.is_paused:
@@ -260,7 +260,8 @@ class Proxy:
     that drops packets, and new connections get no answer. OWNER of a thread with an event loop."""
 
     def __init__(self, target_port: int) -> None:
-        self.port = fixed_ports(1)[0]
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
         self.delay_s = 0.0
         """Added to every piece of data, in each direction."""
         self._target_port = target_port
@@ -273,12 +274,12 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._started.wait(10), "the proxy does not start"
+        assert self._started.wait(PATIENCE_S), "the proxy does not start"
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE_S)
 
     @property
     def address(self) -> str:
@@ -302,7 +303,7 @@ class Proxy:
             done.set()
 
         self._loop.call_soon_threadsafe(run)
-        assert done.wait(10)
+        assert done.wait(PATIENCE_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -311,7 +312,7 @@ class Proxy:
 
     async def _serve(self) -> None:
         self._open.set()
-        server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        server = await asyncio.start_server(self._connected, sock=self._listening)
         self._started.set()
         await self._stop.wait()
         server.close()

@@ -10,6 +10,7 @@ import fcntl
 import functools
 import json
 import os
+import random
 import re
 import select
 import shutil
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-START_TIMEOUT_S = 90.0
+from tests.support.waiting import PATIENCE_S
 
 QUICK_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """For tests: little memory, quick to start."""
@@ -71,7 +72,7 @@ def java_missing() -> str | None:
     """None when a Java that runs Kafka's jars is on the path, else what is wrong."""
     if shutil.which("java") is None:
         return "there is no java on the path"
-    done = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     # openjdk version "17.0.15" 2025-04-15; before Java 9 it was "1.8.0".
     found = re.search(r'version "(\d+)', done.stderr)
     if found is None or int(found[1]) < 17:
@@ -89,12 +90,34 @@ def class_path() -> str:
     return f"{extras_directory() / 'kafka'}/*"
 
 
+PORTS = range(15_000, 32_000)
+"""Below those that Linux gives to clients."""
+SHARES = 32
+
+
+def fixed_ports(count: int) -> list[int]:
+    """Free ports for servers that must know them before they start, and find them free again after a restart.
+
+    No client gets one as its own, and a client that connects to a port nobody listens on is not connected with itself.
+    Workers of a test run take them from different ranges: on a busy machine it takes long until a server binds them.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    share = PORTS[worker % SHARES :: SHARES]
+    while True:
+        ports = random.Random().sample(share, count)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in ports:
+                    probe = stack.enter_context(socket.socket())
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return ports
+
+
 def free_port() -> int:
-    """A free port. Kafka must know its ports before it starts, so port 0 is not possible."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return fixed_ports(1)[0]
 
 
 def node_settings(node_id: int, port: int, controller_port: int, data: str) -> dict[str, str]:
@@ -127,7 +150,7 @@ def format_storage(java: list[str], properties: Path, extra: Sequence[str] = ())
         [*java, *tool, *extra],
         capture_output=True,
         text=True,
-        timeout=START_TIMEOUT_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     if done.returncode:
@@ -176,7 +199,7 @@ class RealKafka:
         self.ready_after_s = 0.0
         self._process: subprocess.Popen[bytes] | None = None
         self._home = ""
-        self._ports: tuple[int, int] | None = None
+        self._ports: list[int] | None = None
         self._controller_port = 0
 
     def __enter__(self) -> Self:
@@ -203,7 +226,7 @@ class RealKafka:
 
     def _start(self) -> None:
         data = self.data or f"{self._home}/data"
-        port, controller_port = self._ports or (free_port(), free_port())
+        port, controller_port = self._ports or fixed_ports(2)
         settings = {
             **node_settings(1, port, controller_port, data),
             "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
@@ -225,7 +248,7 @@ class RealKafka:
         self.pid = self._process.pid
         self.bootstrap = f"127.0.0.1:{port}"
         self._controller_port = controller_port
-        while time.monotonic() - started < START_TIMEOUT_S:
+        while time.monotonic() - started < PATIENCE_S:
             if self._process.poll() is not None:
                 text = output_path.read_text(errors="replace")
                 if "Address already in use" in text:
@@ -235,7 +258,7 @@ class RealKafka:
                 self.ready_after_s = time.monotonic() - started
                 return
             time.sleep(0.02)
-        raise TimeoutError(f"Kafka was not ready after {START_TIMEOUT_S:.0f} s:\n{self.log()[-4000:]}")
+        raise TimeoutError(f"Kafka was not ready after {PATIENCE_S:.0f} s:\n{self.log()[-4000:]}")
 
     def _add_listeners(self, settings: dict[str, str]) -> None:
         for name, protocol in self.listeners.items():
@@ -253,12 +276,12 @@ class RealKafka:
         """Ends Kafka at once, as a power cut would; its data stays for `restart()`."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(30)
+        self._process.wait(PATIENCE_S)
 
     def restart(self) -> None:
         """Starts a killed Kafka again, on the same data and ports."""
         port, controller_port = self.bootstrap.rpartition(":")[2], self._controller_port
-        self._ports = (int(port), controller_port)
+        self._ports = [int(port), controller_port]
         self._start()
 
     def stop(self) -> None:
@@ -268,10 +291,10 @@ class RealKafka:
             if self.data is not None:
                 process.terminate()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(START_TIMEOUT_S)
+                    process.wait(PATIENCE_S)
             if process.poll() is None:
                 process.kill()
-            process.wait(30)
+            process.wait(PATIENCE_S)
         if self._home:
             shutil.rmtree(self._home, ignore_errors=True)
             self._home = ""
@@ -287,7 +310,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def answers_metadata(host: str, port: int, timeout_s: float = 5.0, *, brokers: int = 1) -> bool:
+def answers_metadata(host: str, port: int, timeout_s: float = 15.0, *, brokers: int = 1) -> bool:
     """Whether a broker at this address answers Metadata (v1, no topics) with at least so many brokers.
 
     Written by hand: it times starts, so it must be light, and it judges brokers, so it trusts no codec of ours.
@@ -358,7 +381,7 @@ def _start_keeper(address_file: Path, owner_pid: int, module: str) -> None:
         env=environment,
     )
     _keepers.append(keeper)
-    deadline = time.monotonic() + 2 * START_TIMEOUT_S
+    deadline = time.monotonic() + 3 * PATIENCE_S
     while not address_file.exists():
         if keeper.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError("the process that keeps Kafka ended before Kafka was ready")

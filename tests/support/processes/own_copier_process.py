@@ -29,7 +29,7 @@ class OwnCopier:
 
     def run(self) -> None:
         """One instance, until everything is copied. A KafkaError ends it; the next continues from the last commit."""
-        writing = {"transactional.id": self.name, "transaction.timeout.ms": 30_000, "batch.size": 512, "linger.ms": 2}
+        writing = {"transactional.id": self.name, "transaction.timeout.ms": 300_000, "batch.size": 512, "linger.ms": 2}
         reading = {
             "group.id": self.group,
             "isolation.level": "read_committed",
@@ -77,9 +77,9 @@ class OwnCopier:
         """Whether everything is copied, by this copier or another: a killed member may still hold a partition
         whose remaining records this copier then gets."""
         try:
-            topic = consumer.partitions_for(self.source, timeout_ms=5_000)
+            topic = consumer.partitions_for(self.source, timeout_ms=60_000)
             places = [TopicPartition(self.source, each.partition) for each in topic.partitions]
-            committed = consumer.committed(places, timeout_ms=5_000)
+            committed = consumer.committed(places, timeout_ms=60_000)
             ends = consumer.end_offsets(places)
         except KafkaError:
             return False  # the broker is down

@@ -6,13 +6,13 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ottla.clock import monotonic
-
-TIMEOUT_S = 30
+from tests.support.waiting import PATIENCE_S, PAUSE_S
 
 
 class NoPostgres(Exception):
@@ -48,7 +48,7 @@ def postgres_server() -> Iterator[Path]:
     finally:
         if server is not None:
             server.terminate()
-            server.wait(TIMEOUT_S)
+            server.wait(PATIENCE_S)
         shutil.rmtree(home, ignore_errors=True)
 
 
@@ -80,7 +80,7 @@ def _wait_for(home: Path, server: "subprocess.Popen[Any]") -> None:
         import psycopg
     except ImportError:
         raise NoPostgres("psycopg is not installed") from None
-    deadline = monotonic() + TIMEOUT_S
+    deadline = monotonic() + PATIENCE_S
     while True:
         try:
             psycopg.connect(f"host={home} user=ottla dbname=postgres").close()
@@ -88,3 +88,4 @@ def _wait_for(home: Path, server: "subprocess.Popen[Any]") -> None:
         except psycopg.OperationalError:
             assert server.poll() is None, "the server ended"
             assert monotonic() < deadline, "the server does not answer"
+            time.sleep(PAUSE_S)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import PATIENCE_S
+
 
 class SmallDisk:
     """A file system of a few megabytes."""
@@ -32,7 +34,7 @@ def small_disk(path: Path, size: str) -> Iterator[SmallDisk]:
     path.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
     try:
-        mounted = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        mounted = subprocess.run(command, capture_output=True, check=False, timeout=PATIENCE_S)
     except FileNotFoundError:
         pytest.skip("there is no mount command")
     if mounted.returncode:
@@ -40,4 +42,4 @@ def small_disk(path: Path, size: str) -> Iterator[SmallDisk]:
     try:
         yield SmallDisk(path)
     finally:
-        subprocess.run(["umount", "-l", str(path)], check=True, timeout=60)
+        subprocess.run(["umount", "-l", str(path)], check=True, timeout=PATIENCE_S)

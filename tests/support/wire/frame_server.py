@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ottla.net.server import Connection, Limits, Server
+from tests.support.waiting import PATIENCE_S
 
 MIB = 1024 * 1024
 
@@ -46,7 +47,7 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 - what it looks at cannot notify
             await asyncio.sleep(0.001)
 

@@ -67,8 +67,8 @@ class RawMember:
         client_id: str = "raw",
         instance_id: str | None = None,
         protocols: Sequence[str] = ("range",),
-        session_timeout_ms: int = 60_000,
-        rebalance_timeout_ms: int = 60_000,
+        session_timeout_ms: int = 600_000,
+        rebalance_timeout_ms: int = 600_000,
         reason: str | None = None,
     ) -> None:
         self.connection = RawConnection(bootstrap, client_id=client_id)
