@@ -143,7 +143,7 @@ def in_member_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
 
 
 def subscribers_by_topic(subscriptions: Mapping[str, Subscription]) -> dict[str, list[str]]:
-    """The members of each topic, in member order."""
+    """The subscribers of each topic, in member order."""
     topics: dict[str, list[str]] = {}
     for member in in_member_order(subscriptions):
         for topic in dict.fromkeys(subscriptions[member].topics):

@@ -1,4 +1,4 @@
-"""Calls assignors and checks what they return, so that a mistake in one is raised with its name. Pure."""
+"""Calls assignors and checks their results, so that an error names the assignor. Pure."""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -89,7 +89,7 @@ def _name(assignor: Assignor) -> str:
 
 
 def _partitions(who: str, member: str, partitions: Any) -> list[TopicPartition]:
-    """Pairs are as good as TopicPartitions."""
+    """Accepts (topic, partition) pairs as well as TopicPartitions."""
     if isinstance(partitions, str | bytes | Mapping) or not isinstance(partitions, Iterable):
         raise OttlaError(f"{who} returned {partitions!r} for {member}, not a list of partitions")
     checked = []

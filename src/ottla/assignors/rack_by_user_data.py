@@ -43,7 +43,7 @@ class RackByUserDataAssignor(Assignor):
 
 
 def read_rack(user_data: bytes | None) -> str:
-    """The rack in a member's user data, or None if there is something else in it."""
+    """The rack in a member's user data; empty if there is none or it is not UTF-8."""
     try:
         return (user_data or b"").decode()
     except UnicodeDecodeError:

@@ -7,7 +7,7 @@ from ottla.types import TopicPartition
 
 
 class RackInfo:
-    """Racks of members and partitions. Not used if they make no difference."""
+    """Racks of members and partitions. They are ignored if they make no difference."""
 
     def __init__(self, cluster: ClusterMetadata, subscriptions: Mapping[str, Subscription]) -> None:
         self.members = {m: s.rack_id for m, s in subscriptions.items() if s.rack_id is not None}

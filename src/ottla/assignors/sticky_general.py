@@ -84,7 +84,7 @@ class _General:
         before = {member: list(share) for member, share in self._shares.items()}
         moved = self._move_until_balanced(movable)
         if moved and not is_first and _spread(self._shares) >= _spread(before):
-            # No better balance than before: then nothing needs to move.
+            # The balance is no better than before, so nothing moves.
             self._shares = before
 
     def _move_until_balanced(self, movable: list[TopicPartition]) -> bool:

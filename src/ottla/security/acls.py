@@ -12,7 +12,7 @@ WILDCARD_PRINCIPAL = "User:*"
 
 
 class ResourcePattern(NamedTuple):
-    """The resources that an ACL is about: the one with this name, or all whose names start with it."""
+    """The resources that an ACL applies to: the one with this name, or all whose names start with it."""
 
     type: ResourceType
     name: str
@@ -71,7 +71,7 @@ class AclBindingFilter(NamedTuple):
             return True
         if self.pattern_type is not PatternType.MATCH:
             return self.name == pattern.name
-        # MATCH asks for every ACL that concerns the resource with this name.
+        # MATCH selects every ACL that applies to the resource with this name.
         if pattern.pattern_type is PatternType.PREFIXED:
             return self.name.startswith(pattern.name)
         return pattern.name in (self.name, WILDCARD)

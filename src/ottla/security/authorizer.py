@@ -1,7 +1,7 @@
 """Decides by ACLs what a principal may do, as Kafka's StandardAuthorizer does. Pure.
 
-A super user may do everything. Otherwise an ACL that denies decides before all that allow, and without any ACL that
-matches, the answer is no. An authorizer never changes: new ACLs make a new one, so its decisions can be cached.
+A super user may do everything. Otherwise an ACL that denies overrides all that allow, and if no ACL matches, access is
+denied. An authorizer is immutable: new ACLs create a new one, so decisions can be cached.
 """
 
 import enum
@@ -22,9 +22,9 @@ from ottla.security.principal import Principal
 from ottla.security.resources import NOT_REPORTED, Operation, PatternType, PermissionType, Resource, ResourceType
 
 CACHED_MAX = 50_000
-"""Decisions and clients that are remembered. When there are more, all are forgotten."""
+"""The most cached decisions and clients. Beyond it, the cache is cleared."""
 CACHED_NAME_MAX = 249
-"""The longest topic name. Longer names, which only hostile clients send in numbers, are not remembered."""
+"""The longest topic name. Longer names, which only hostile clients send in large numbers, are not cached."""
 
 _NO_ACLS: Acls = {}
 
@@ -35,7 +35,7 @@ IMPLYING_DESCRIBE_CONFIGS = frozenset((Operation.DESCRIBE_CONFIGS, Operation.ALT
 
 
 class Reason(enum.Enum):
-    """What decided."""
+    """Why something is allowed or denied."""
 
     SUPER_USER = "super user"
     DENY = "an ACL denies it"
@@ -54,7 +54,7 @@ class Verdict(NamedTuple):
 
 
 class Denial(NamedTuple):
-    """A client was refused something. Cached decisions are reported too."""
+    """An operation that a client was denied. Denials from the cache are reported too."""
 
     principal: Principal
     host: str
@@ -69,7 +69,7 @@ def _ignore(denial: Denial, authorizer: "Authorizer") -> None: ...
 class Decisions(dict[str, bool]):
     """Whether one client may do one operation, by the name of the resource. Look names up with `[]`.
 
-    The dictionary has what is allowed; other names end in `__missing__`, where denials are reported.
+    The dictionary holds the allowed names; all others go through `__missing__`, which reports denials.
     """
 
     __slots__ = ("_api_key", "_authorizer", "_denied", "_host", "_operation", "_principal", "_type")
@@ -131,7 +131,7 @@ class Authorizer:
         self.on_denied = on_denied
         """Called with each denial."""
         self._prefix_lengths: dict[ResourceType, list[int]] = {}
-        """The lengths of prefixes for which there are ACLs: for each of them one prefix can match a name."""
+        """The lengths of the prefixes that have ACLs: of each length, only one prefix can match a name."""
         lengths: dict[ResourceType, set[int]] = {}
         for kind, name, pattern_type in acls:
             if pattern_type is PatternType.PREFIXED:
@@ -139,7 +139,7 @@ class Authorizer:
         for kind, found in lengths.items():
             self._prefix_lengths[kind] = sorted(found, reverse=True)
         self._clients: dict[tuple[Principal, str, int], list[Decisions | None]] = {}
-        """For each client and API that asks, by resource type and operation."""
+        """For each client and API: the decisions by resource type and operation."""
         self._any: dict[tuple[Principal, str, Operation, ResourceType], bool] = {}
         self._cached = 0
 
@@ -152,7 +152,7 @@ class Authorizer:
             on_denied=self.on_denied,
         )
 
-    # -- questions --
+    # -- queries --
 
     def allows(
         self,
@@ -162,7 +162,7 @@ class Authorizer:
         resource: Resource,
         api_key: int = NOT_REPORTED,
     ) -> bool:
-        """Whether a client of this principal at this address may do it."""
+        """Whether a client with this principal and address may do it."""
         return self.decisions(principal, host, operation, resource.type, api_key)[resource.name]
 
     def decisions(
@@ -173,7 +173,7 @@ class Authorizer:
         kind: ResourceType,
         api_key: int = NOT_REPORTED,
     ) -> Decisions:
-        """What a client may do, by the names of resources; cached. Denials are reported for the API that asks."""
+        """What a client may do, by the names of resources; cached. Denials are reported with the API key."""
         by_client = self._clients.get((principal, host, api_key))
         if by_client is None:
             self.count_cached()
@@ -213,7 +213,7 @@ class Authorizer:
             found = self._any[key] = self._decide_any(principal, host, operation, kind)
         return found
 
-    # -- how --
+    # -- implementation --
 
     def _patterns(self, resource: Resource) -> Iterator[ResourcePattern]:
         """The patterns that match a resource, if there are ACLs for them."""
@@ -226,7 +226,7 @@ class Authorizer:
             yield ResourcePattern(kind, WILDCARD)
 
     def _decide_any(self, principal: Principal, host: str, operation: Operation, kind: ResourceType) -> bool:
-        # Any name will do to find out about super users, ACLs for all names, and everyone being allowed.
+        # Any name works to check for super users, ACLs for all names, and allow.everyone.if.no.acl.found.
         if self.decide(principal, host, operation, Resource(kind, "hardcode")).is_allowed:
             return True
         host, who = canonical_host(host), str(principal)
@@ -236,7 +236,7 @@ class Authorizer:
             if pattern.type is not kind:
                 continue
             for entry in entries:
-                # Implied operations do not count: this asks for an operation that nothing implies.
+                # Implied operations are ignored: callers check operations that no other implies.
                 if entry.operation not in (operation, Operation.ALL) or not _is_from(entry, who, host):
                     continue
                 if entry.permission is PermissionType.ALLOW:
@@ -250,7 +250,7 @@ class Authorizer:
 
     @property
     def cached_count(self) -> int:
-        """How many clients and decisions are remembered."""
+        """How many clients and decisions are cached."""
         decisions = (each for client in self._clients.values() for each in client if each is not None)
         return len(self._any) + len(self._clients) + sum(each.cached_count for each in decisions)
 
@@ -272,7 +272,7 @@ def _applies(entry: AccessControlEntry, who: str, host: str, operation: Operatio
     if granted is operation or granted is Operation.ALL:
         return True
     if entry.permission is not PermissionType.ALLOW:
-        # Who is denied to read may still be allowed to describe.
+        # Only ALLOW implies other operations: a denied READ does not deny DESCRIBE.
         return False
     if operation is Operation.DESCRIBE:
         return granted in IMPLYING_DESCRIBE
@@ -286,7 +286,7 @@ def _is_from(entry: AccessControlEntry, who: str, host: str) -> bool:
 
 
 def _is_denied(pattern: ResourcePattern, denied: Collection[ResourcePattern]) -> bool:
-    """Whether nothing of what a pattern allows is left."""
+    """Whether `denied` covers everything that the pattern allows."""
     if pattern.pattern_type is PatternType.LITERAL and pattern in denied:
         return True
     prefixes: Iterable[str] = (pattern.name[:length] for length in range(1, len(pattern.name) + 1))
@@ -295,7 +295,7 @@ def _is_denied(pattern: ResourcePattern, denied: Collection[ResourcePattern]) ->
 
 @lru_cache(4096)
 def canonical_host(host: str) -> str:
-    """One text for one address. An IPv4 client of a listener for IPv6 is the same client.
+    """The canonical text of an address. An IPv4 address mapped to IPv6 becomes IPv4.
 
     >>> canonical_host("0:0:0:0:0:0:0:1"), canonical_host("::ffff:10.0.0.7"), canonical_host("10.0.0.7")
     ('::1', '10.0.0.7', '10.0.0.7')

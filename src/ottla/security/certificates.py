@@ -92,7 +92,7 @@ class _Reader:
             size = int.from_bytes(self.data[start : start + count], "big")
             start += count
         if start + size > len(self.data):
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         self.position = start + size
         return tag, self.data[start : start + size]
 

@@ -29,5 +29,5 @@ def parse_principal(text: str) -> Principal:
     """
     kind, colon, name = text.strip().partition(":")
     if not (kind and colon and name):
-        raise ConfigError(f"{text!r} is not a principal", "write TYPE:NAME, for example User:alice")
+        raise ConfigError(f"{text!r} is not a principal", "Write TYPE:NAME, for example User:alice.")
     return Principal(kind, name)

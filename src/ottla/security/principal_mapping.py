@@ -13,7 +13,7 @@ _JAVA_GROUP_NAME = re.compile(r"\(\?<(?![=!])")
 
 
 class NoMatchingRule(Exception):
-    """The rules do not say who the owner of a certificate is."""
+    """No rule applies to the subject of a certificate."""
 
 
 class _Rule(NamedTuple):
@@ -70,7 +70,7 @@ def _parse(rules: str) -> list[_Rule]:
 
 
 def _replaced(replacement: str, found: re.Match[str]) -> str:
-    """With the groups of the match. A reference to a group that the pattern does not have stays as it is."""
+    """The replacement with the match's groups filled in. References to groups that do not exist stay as they are."""
 
     def part(group: re.Match[str]) -> str:
         if group[2]:

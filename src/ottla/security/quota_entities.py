@@ -28,7 +28,7 @@ STORED_DEFAULT = "<default>"
 
 
 class QuotaEntity(NamedTuple):
-    """None for the types that it does not have, DEFAULT for the default of a type."""
+    """None means that the entity lacks the type, DEFAULT that it is the default of the type."""
 
     user: str | None = None
     client_id: str | None = None
@@ -61,7 +61,7 @@ def quota_path(entity: QuotaEntity) -> str:
 
 
 def entity_at(path: str) -> QuotaEntity | None:
-    """The entity whose quotas are stored below `/config/` at `path`; None if no entity's are.
+    """The entity whose quotas are stored below `/config/` at `path`, or None.
 
     >>> entity_at("users/alice/clients/<default>")
     QuotaEntity(user='alice', client_id='', ip=None)
@@ -79,7 +79,7 @@ def entity_at(path: str) -> QuotaEntity | None:
 
 
 def quotas_in(configs: Mapping[str, Mapping[str, str]]) -> dict[QuotaEntity, dict[str, float]]:
-    """The quotas in the stored settings of users, client ids and addresses. Other settings are left out."""
+    """The quotas in the stored settings of users, client ids and addresses. Other settings are ignored."""
     found = {}
     for path, config in configs.items():
         entity = entity_at(path)
@@ -91,7 +91,7 @@ def quotas_in(configs: Mapping[str, Mapping[str, str]]) -> dict[QuotaEntity, dic
 
 
 def _number(text: str | None) -> float | None:
-    """None also for a stored value that makes no sense: one bad entry must not stop a broker."""
+    """None also for an invalid stored value: one bad entry must not stop a broker."""
     try:
         value = float(text or "")
     except ValueError:

@@ -1,7 +1,7 @@
-"""Client quotas: which of them applies to a client, how fast the client is, and how long it has to pause. Pure.
+"""Client quotas: which one applies to a client, the client's rate, and how long to throttle it. Pure.
 
-Rates are measured as in Kafka, so that the same load is throttled by the same time: in samples of one second, over the
-last eleven of them. Changes of the cluster's metadata use a token bucket instead (KIP-599): they come in bursts.
+Rates are measured as in Kafka, so that the same load is throttled for the same time: in samples of one second, over the
+last eleven of them. Metadata changes arrive in bursts and use a token bucket instead (KIP-599).
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from ottla.security.quota_entities import (
 )
 
 MAX_METERS = 10_000
-"""Clients whose rates are kept. Beyond it, those that sent nothing for longest are forgotten."""
+"""The most clients whose rates are kept. Beyond it, the least recently active are evicted."""
 
 
 class Window(NamedTuple):
@@ -45,7 +45,7 @@ class Rate:
         """When each sample started, when something was last recorded in it, and how much."""
 
     def record(self, value: float, now_ms: int) -> None:
-        """A negative value takes back what was recorded."""
+        """A negative value undoes an earlier call."""
         window, samples = self._window, self._samples
         sample = samples[self._current]
         if now_ms - sample[0] >= window.sample_ms:
@@ -61,8 +61,8 @@ class Rate:
     def measure(self, now_ms: int) -> tuple[float, float]:
         """The rate per second, and the milliseconds that it was measured over.
 
-        A client that has just begun is measured as if it had been silent before: over all but one of the samples at
-        least. So a burst does not look like a high rate.
+        A new client is measured over at least all but one of the samples, as if it had been idle before, so that a
+        burst does not look like a high rate.
         """
         samples, sample_ms, size_ms = self._window.samples, self._window.sample_ms, self._window.size_ms
         total, oldest = 0.0, now_ms
@@ -80,17 +80,17 @@ class Rate:
         return total * 1000 / elapsed, elapsed
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """How long the client has to pause until its rate is at the bound again; 0 if it is not above."""
+        """How long to throttle the client until its rate is back at the bound; 0 if it is not above."""
         value, elapsed = self.measure(now_ms)
         return 0 if value <= bound else int((value - bound) / bound * elapsed + 0.5)
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether nothing is left of it: a new one would measure the same."""
+        """Whether all samples have expired: a new object would measure the same."""
         return now_ms - max(sample[1] for sample in self._samples) >= self._window.size_ms
 
 
 class TokenBucket:
-    """Tokens that come at a rate, up to what comes in a whole window. A burst may overdraw it once (KIP-599)."""
+    """Tokens refilled at a rate, up to those of a whole window. A burst may overdraw the bucket once (KIP-599)."""
 
     __slots__ = ("_at_ms", "_tokens", "_window")
 
@@ -111,7 +111,7 @@ class TokenBucket:
         self._tokens -= value
 
     def throttle_ms(self, bound: float, now_ms: int) -> int:
-        """How long until nothing is overdrawn; 0 if nothing is."""
+        """How long until the bucket is no longer overdrawn; 0 if it is not."""
         self._refill(bound, now_ms)
         return 0 if self._tokens >= 0 else int(-self._tokens / bound * 1000 + 0.5)
 
@@ -156,7 +156,7 @@ class ClientQuotas:
         self.throttled_ms = dict.fromkeys(self.throttled, 0)
 
     def apply(self, quotas: Quotas) -> None:
-        """These are the quotas from now on. What was measured stays."""
+        """Replaces the quotas. Measured rates are kept."""
         if quotas == self._quotas:
             return
         self._quotas = quotas
@@ -178,7 +178,7 @@ class ClientQuotas:
 
     @property
     def client_count(self) -> int:
-        """Clients whose quotas need not be looked up."""
+        """Clients whose quotas are cached."""
         return len(self._limits)
 
     def limits(self, user: str, client_id: str) -> Limits:
@@ -210,29 +210,29 @@ class ClientQuotas:
                     return Limit(name, bound, of_user, of_client_id)
         return None
 
-    # What a client did
+    # Usage
 
     def record(self, limit: Limit, value: float, now_ms: int) -> int:
-        """Counts `value` and returns how long the client has to pause, in milliseconds."""
+        """Counts `value` and returns how long to throttle the client, in milliseconds."""
         meter = self._meter(limit, now_ms)
         assert isinstance(meter, Rate)
         meter.record(value, now_ms)
         return self._bounded(limit, meter.throttle_ms(limit.bound, now_ms))
 
     def throttle_ms(self, limit: Limit, now_ms: int) -> int:
-        """How long the client has to pause for what it did before."""
+        """How long to throttle the client for what it did before."""
         return self._bounded(limit, self._meter(limit, now_ms).throttle_ms(limit.bound, now_ms))
 
     def _bounded(self, limit: Limit, throttle_ms: int) -> int:
-        # Time on the processor is limited for one sample at most, as in Kafka: one slow request must not block a client
-        # for minutes.
+        # Clients are throttled for CPU time for one sample at most, as in Kafka: one slow request must not block a
+        # client for minutes.
         return min(throttle_ms, self.window.sample_ms) if limit.name == REQUEST_PERCENTAGE else throttle_ms
 
     def admit(self, limit: Limit, value: float, now_ms: int) -> int:
-        """Counts `value` and returns 0, or counts nothing and returns how long the client has to pause.
+        """Counts `value` and returns 0, or counts nothing and returns how long to throttle the client.
 
         For responses that are not sent if they exceed the quota. One that is larger than the quota of a whole window
-        is admitted after a window of silence: it would never be sent otherwise.
+        is admitted after an idle window: it would never be sent otherwise.
         """
         meter = self._meter(limit, now_ms)
         assert isinstance(meter, Rate)
@@ -245,12 +245,12 @@ class ClientQuotas:
         return 0
 
     def window_share(self, limit: Limit) -> int:
-        """The most that fits into a window, at once."""
+        """The largest value that fits into a window at once."""
         return max(1, int(limit.bound * (self.window.samples - 1) * self.window.sample_ms / 1000))
 
     def draw(self, limit: Limit, permits: float, now_ms: int, *, strict: bool) -> int:
-        """Takes permits for changes of metadata. Returns how long the client has to pause; if `strict`, the change is
-        refused then, and nothing is taken."""
+        """Takes permits for metadata changes. Returns how long to throttle the client. With `strict`, a throttled
+        change is rejected and takes no permits."""
         meter = self._meter(limit, now_ms)
         assert isinstance(meter, TokenBucket)
         if strict and (throttle_ms := meter.throttle_ms(limit.bound, now_ms)):
@@ -259,12 +259,12 @@ class ClientQuotas:
         return 0 if strict else meter.throttle_ms(limit.bound, now_ms)
 
     def count(self, name: str, throttle_ms: int) -> None:
-        """A request was throttled."""
+        """Counts a throttled request."""
         self.throttled[name] += 1
         self.throttled_ms[name] += throttle_ms
 
     def _meter(self, limit: Limit, now_ms: int) -> Rate | TokenBucket:
-        # What was measured stays when the quota changes.
+        # A changed quota keeps its measurements.
         key = limit._replace(bound=0.0)
         meters = self._meters
         meter = meters.get(key)
@@ -282,7 +282,7 @@ class ClientQuotas:
         return meter
 
     def _sweep(self, now_ms: int) -> None:
-        """Forgets clients that were silent for a window: they would start again with the same rate, which is none."""
+        """Evicts clients that were idle for a window: their rate is zero, like that of a new client."""
         if now_ms - self._swept_at_ms < self.window.size_ms:
             return
         self._swept_at_ms = now_ms

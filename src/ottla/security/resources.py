@@ -1,4 +1,4 @@
-"""What ACLs are about: resources, and the operations on them, with Kafka's numbers. Pure."""
+"""The resources that ACLs protect and the operations on them, with Kafka's numbers. Pure."""
 
 import enum
 from typing import NamedTuple
@@ -70,5 +70,5 @@ CLUSTER = Resource(ResourceType.CLUSTER, CLUSTER_NAME)
 """The only resource of its type."""
 
 NOT_REPORTED = -1
-"""Instead of an API key, for a question whose answer "no" refuses nothing: another permission may do, or a list becomes
+"""Instead of an API key, for checks whose denial rejects no request: another permission may suffice, or a list becomes
 shorter. Kafka has `logIfDenied` for this."""

@@ -43,7 +43,7 @@ def server_context(settings: Settings) -> ssl.SSLContext:
     """The context of a listener. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions_and_ciphers(context, settings)
-    # A renegotiation would let a peer make the server work at will.
+    # With renegotiation, a peer could burn the server's CPU at will.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     key = read_key_material(settings)
     if key is None:
@@ -80,7 +80,7 @@ def client_context(settings: Settings) -> ssl.SSLContext:
     if algorithm.lower() not in ("https", "", "none"):
         raise ConfigError(
             f"Invalid value {algorithm} for configuration ssl.endpoint.identification.algorithm",
-            "Use https to verify host names, or an empty value not to.",
+            "Use https to verify host names, or an empty value to skip the check.",
         )
     context.check_hostname = algorithm.lower() == "https"
     authorities = read_authorities(settings)
@@ -95,7 +95,7 @@ def client_context(settings: Settings) -> ssl.SSLContext:
 
 
 def files_of(settings: Settings) -> tuple[str, ...]:
-    """The files that a context is built from: when one of them changes, it must be built again."""
+    """The files that a context is built from: when one of them changes, it must be rebuilt."""
     return tuple(path for name in FILE_SETTINGS if (path := settings.get(name)))
 
 
@@ -157,10 +157,10 @@ def _read_file(name: str, path: str) -> bytes:
 
 
 def _format(data: bytes, path: str, type_: str | None, prefix: str) -> str:
-    """PEM or PKCS12, by content: Java, too, reads either of its formats under either name."""
+    """PEM or PKCS12, detected from the content. Java, too, reads JKS and PKCS12 whichever of them the type names."""
     if data[:4] in (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"):
         raise ConfigError(
-            f"{prefix}.location: {path} is a JKS file, an old format of Java",
+            f"{prefix}.location: {path} is a JKS file, which is not supported",
             f"Convert it: keytool -importkeystore -srckeystore {path} -destkeystore {os.path.splitext(path)[0]}.p12 "
             "-deststoretype PKCS12",
         )
@@ -233,7 +233,7 @@ def _set_versions_and_ciphers(context: ssl.SSLContext, settings: Settings) -> No
     suites = [each.strip() for each in (settings.get("ssl.cipher.suites") or "").replace(":", ",").split(",")]
     suites = [each for each in suites if each]
     if suites:
-        # TLS 1.3 has suites of its own. Python cannot choose among them, but can leave the version out.
+        # TLS 1.3 has its own suites. Python cannot choose among them, but can disable the version.
         modern = [each for each in suites if each.startswith("TLS_") and "_WITH_" not in each]
         older = [each for each in suites if each not in modern]
         if not modern:
@@ -249,7 +249,7 @@ def _set_versions_and_ciphers(context: ssl.SSLContext, settings: Settings) -> No
         else:
             lowest = ssl.TLSVersion.TLSv1_3
     if lowest > last:
-        raise ConfigError("ssl.enabled.protocols, ssl.protocol and ssl.cipher.suites leave no version of TLS")
+        raise ConfigError("ssl.enabled.protocols, ssl.protocol and ssl.cipher.suites leave no TLS version enabled")
     context.minimum_version, context.maximum_version = lowest, last
 
 
@@ -273,7 +273,7 @@ def _load_key(context: ssl.SSLContext, key: KeyMaterial, source: str) -> None:
     asked = False
 
     def password() -> str:
-        # Without this callback OpenSSL would ask on the terminal.
+        # Without this callback OpenSSL would prompt on the terminal.
         nonlocal asked
         asked = True
         return key.password or ""
@@ -327,8 +327,8 @@ def _ago(seconds: int) -> str:
 
 @contextlib.contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """OpenSSL reads keys from files only. On Linux the file is in memory: whatever happens, no key stays on a disk.
-    Elsewhere it is readable for this user only, and gone at the end."""
+    """OpenSSL reads keys from files only. On Linux the file is in memory, so that no key ever reaches a disk. Elsewhere
+    only this user can read it, and it is deleted at the end."""
     if os.path.isdir("/proc/self/fd") and hasattr(os, "memfd_create"):
         with open(os.memfd_create("ottla-key"), "w") as file:
             file.write(text)

@@ -187,7 +187,7 @@ def test_each_mistake_has_its_own_error(authority: Authority, issued: Issued, tm
             server_context(settings)
     for settings, error in (
         ({"ssl.enabled.protocols": "TLSv1.1"}, "Invalid value TLSv1.1"),
-        ({"ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLSv1.2"}, "leave no version of TLS"),
+        ({"ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLSv1.2"}, "leave no TLS version enabled"),
         ({"ssl.cipher.suites": "TLS_RSA_WITH_NONSENSE"}, "no such cipher suite"),
         ({"ssl.truststore.certificates": "nonsense"}, "has no certificate"),
         ({"ssl.endpoint.identification.algorithm": "ldap"}, "Invalid value ldap"),

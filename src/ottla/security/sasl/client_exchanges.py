@@ -1,7 +1,7 @@
 """The client's side of SASL: the tokens of PLAIN, SCRAM and OAUTHBEARER. Pure.
 
-An exchange is good for one authentication. `first()` gives the token to begin with; `next(challenge)` the one that
-answers the broker, or None when the exchange is complete.
+An exchange is used for one authentication. `first()` returns the initial token; `next(challenge)` returns the answer to
+the broker's token, or None when the exchange is complete.
 """
 
 import hmac
@@ -32,7 +32,7 @@ OAUTHBEARER = "OAUTHBEARER"
 CLIENT_MECHANISMS = (PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)
 
 SCRAM_ITERATIONS_MIN, SCRAM_ITERATIONS_MAX = 4_096, 1_000_000
-"""With fewer, a broker that is not ours could guess the password from the proof. More would keep us busy."""
+"""With fewer, a rogue broker could brute-force the password from the proof. More would keep the client busy."""
 
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
@@ -46,7 +46,7 @@ class ClientExchange(Protocol):
     """One authentication."""
 
     def first(self) -> bytes:
-        """The token to begin with."""
+        """The initial token."""
         ...
 
     def next(self, challenge: bytes) -> bytes | None:
@@ -54,7 +54,7 @@ class ClientExchange(Protocol):
         ...
 
     def refusal(self) -> str:
-        """What the broker has said against the credentials, before it ended the exchange."""
+        """Why the broker rejected the credentials, if it said so within the exchange."""
         ...
 
 
@@ -63,7 +63,7 @@ class PlainExchange:
 
     def __init__(self, username: str, password: str) -> None:
         if "\0" in username + password:
-            raise ConfigError("user name and password must not contain the character NUL")
+            raise ConfigError("user name and password must not contain a NUL character")
         self._token = f"\0{username}\0{password}".encode()
 
     def first(self) -> bytes:
@@ -115,9 +115,9 @@ class ScramExchange:
             raise SaslError("the broker did not continue the nonce of this client")
         if not SCRAM_ITERATIONS_MIN <= answer.iterations <= SCRAM_ITERATIONS_MAX:
             raise SaslError(
-                f"the broker asks for {answer.iterations} iterations "
+                f"the broker requires {answer.iterations} iterations "
                 f"(allowed: {SCRAM_ITERATIONS_MIN} to {SCRAM_ITERATIONS_MAX})",
-                "Create the user's credentials again with an allowed number.",
+                "Recreate the user's credentials with an allowed number.",
             )
         mechanism = self._mechanism
         without_proof = ClientFinal.text_without_proof(answer.nonce, self._first.header)

@@ -27,7 +27,7 @@ class JaasConfig(NamedTuple):
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """Those that the module is for."""
+        """The mechanisms that the module supports."""
         return MODULES.get(self.module.rpartition(".")[2], ())
 
     def __repr__(self) -> str:

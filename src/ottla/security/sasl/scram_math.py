@@ -91,7 +91,7 @@ def _xor(left: bytes, right: bytes) -> bytes:
 
 
 class ScramCredential(NamedTuple):
-    """What a server knows about a user's password."""
+    """What a server stores about a user's password."""
 
     salt: bytes
     stored_key: bytes

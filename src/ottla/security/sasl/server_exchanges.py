@@ -1,6 +1,6 @@
-"""The server's side of SASL: what it answers to each token, and who the client is in the end. Pure.
+"""The server's side of SASL: the answer to each token, and the authenticated user at the end. Pure.
 
-Each exchange is good for one authentication. A client that fails learns only that it failed: an unknown user gets the
+An exchange is used for one authentication. A client that fails learns only that it failed: an unknown user gets the
 same answers, after the same work, as a wrong password.
 """
 
@@ -32,7 +32,7 @@ _KEY_VALUE = re.compile(r"([A-Za-z]+)=([\x21-\x7e \t\r\n]+)")
 
 
 class SaslFailure(Exception):
-    """The client is not who it says, or does not follow the mechanism. The text goes to the client."""
+    """The client is not who it claims to be, or violates the mechanism. The text is sent to the client."""
 
 
 class Outcome(NamedTuple):
@@ -83,7 +83,7 @@ def _digest(password: str) -> bytes:
 
 
 class ScramServer:
-    """SCRAM (RFC 5802). `find` looks a user up; `secret` makes up an unchanging credential for unknown ones."""
+    """SCRAM (RFC 5802). `find` looks a user up; `secret` derives a fake but stable credential for unknown ones."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class ScramServer:
         iterations: Callable[[], Sequence[int]] = tuple,
         nonce: str | None = None,
     ) -> None:
-        """`iterations` are those of all users that exist."""
+        """`iterations` returns those of all existing users."""
         self._mechanism = mechanism
         self._find = find
         self._secret = secret
@@ -128,7 +128,8 @@ class ScramServer:
 
     def _finish(self, token: bytes, first: ClientFirst) -> Outcome:
         final = ClientFinal.parse(token)
-        # Not the whole nonce, as in Kafka: librdkafka before 2.6.1 repeats its own part. Ours is what stops replays.
+        # Only our part of the nonce is compared, as in Kafka: librdkafka before 2.6.1 repeats its own. Ours prevents
+        # replays.
         if not final.nonce.endswith(self._nonce) or final.binding != first.header.encode():
             raise SaslFailure("Authentication failed: Invalid client nonce in the final client message")
         signed = auth_message(first.bare, self._server_first.text, final.without_proof)
@@ -157,7 +158,7 @@ class Token(NamedTuple):
 
 
 class OauthBearerServer:
-    """OAUTHBEARER (RFC 7628). `verify` checks a token and raises SaslFailure with what is wrong with it."""
+    """OAUTHBEARER (RFC 7628). `verify` checks a token and raises SaslFailure with the reason."""
 
     def __init__(self, verify: Callable[[str], Awaitable[Token]]) -> None:
         self._verify = verify
