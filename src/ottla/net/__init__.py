@@ -1,1 +1,1 @@
-"""Sockets and frames. Knows nothing of what a frame means."""
+"""Sockets and frames, without interpreting the frames."""

@@ -1,4 +1,4 @@
-"""SASL on a client's connection: handshake, tokens, and how long they are good for (KIP-43, KIP-152, KIP-368)."""
+"""SASL on a client's connection: handshake, tokens, and reauthentication (KIP-43, KIP-152, KIP-368)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ SCRAM_HINT = (
 
 
 async def authenticate(ask: Ask, endpoint: Endpoint, login: Login) -> int:
-    """Returns after how many milliseconds to authenticate again; 0 for never. Raises AuthenticationError."""
+    """Returns the milliseconds until the client must reauthenticate; 0 for never. Raises AuthenticationError."""
     from ottla.security.sasl.client_exchanges import SaslError  # with the first login, for a quick start
 
     handshake = await ask(ApiKey.SASL_HANDSHAKE, API[ApiKey.SASL_HANDSHAKE].request(mechanism=login.mechanism))
@@ -51,11 +51,12 @@ async def authenticate(ask: Ask, endpoint: Endpoint, login: Login) -> int:
         except SaslError as error:
             raise AuthenticationError(f"{endpoint} and {login}: {error.message}", error.hint) from None
         lifetime_ms = answer.session_lifetime_ms
-    raise AuthenticationError(f"{endpoint} does not end the exchange of {login}", "Check which broker listens there.")
+    detail = f"{endpoint} did not complete the exchange of {login}"
+    raise AuthenticationError(detail, "Check which broker listens there.")
 
 
 async def _start(endpoint: Endpoint, login: Login) -> "ClientExchange":
-    """Begins an exchange. That may run code of the user, which provides tokens."""
+    """Begins an exchange, which may call user code that provides tokens."""
     try:
         return await login.start()
     except KafkaError:
@@ -76,7 +77,7 @@ def _check_handshake(answer: Any, endpoint: Endpoint, login: Login) -> None:
         raise AuthenticationError(detail, "Set sasl.mechanism to one of them.", code)
     if code == ErrorCode.ILLEGAL_SASL_STATE:
         raise AuthenticationError(f"{endpoint} does not use SASL", NO_SASL_HINT, code)
-    raise KafkaError(code, f"{endpoint} refused the SASL handshake")
+    raise KafkaError(code, f"{endpoint} rejected the SASL handshake")
 
 
 def check_serves_sasl(api_versions: dict[int, tuple[int, int]], endpoint: Endpoint) -> None:
@@ -92,24 +93,24 @@ def check_serves_sasl(api_versions: dict[int, tuple[int, int]], endpoint: Endpoi
 
 
 async def check_needs_no_sasl(ask: Ask, endpoint: Endpoint) -> None:
-    """Raises if the listener requires SASL. Asked only after a connection that was closed at its first request.
+    """Raises if the listener requires SASL. Called only if the last connection was closed at its first request.
 
-    A listener with SASL answers an unknown mechanism with those that it has; any other refuses the handshake.
+    A listener with SASL answers an unknown mechanism with those that it offers; any other rejects the handshake.
     """
     answer = await ask(ApiKey.SASL_HANDSHAKE, API[ApiKey.SASL_HANDSHAKE].request(mechanism=""))
     if ErrorCode(answer.error_code) == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(answer.mechanisms) or "none"
         raise AuthenticationError(
-            f"{endpoint} requires SASL, and this client does not authenticate (it offers {offered})",
+            f"{endpoint} requires SASL ({offered}), but this client does not authenticate",
             "Set security.protocol to SASL_SSL or SASL_PLAINTEXT, sasl.mechanism, and sasl.jaas.config or "
             "sasl.username and sasl.password.",
         )
 
 
 def reauthentication_delay_ms(session_lifetime_ms: int, jitter: float) -> int:
-    """When to authenticate again: after 85 to 95 percent of the session, as the Java client (KIP-368).
+    """When to reauthenticate: after 85 to 95 percent of the session, like the Java client (KIP-368).
 
-    `jitter` is between -1 and 1. Clients that connected together do not all come back together.
+    `jitter` is between -1 and 1. It spreads clients that connected at the same time.
 
     >>> reauthentication_delay_ms(60_000, -1), reauthentication_delay_ms(60_000, 1)
     (51000, 57000)

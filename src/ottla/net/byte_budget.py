@@ -1,4 +1,4 @@
-"""Memory that all connections of a server share: how much each holds, and who is cut when there is too little. Pure.
+"""Memory that all connections of a server share: how much each holds, and which are cut if it runs out. Pure.
 
 One budget is for responses that peers have not read, one for requests that peers have not sent completely. While the
 budget lasts, nobody is restricted. The less is left, the less a connection may hold; peers that make progress need
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 Holder = TypeVar("Holder")
 
 RELIEF = 8
-"""Cutting connections leaves this fraction of the budget free, so that it is not done for each new connection."""
+"""Cutting connections frees this fraction of the budget, so that it is not repeated for every new connection."""
 
 
 class ByteBudget(Generic[Holder]):
@@ -37,7 +37,7 @@ class ByteBudget(Generic[Holder]):
         return max(least, min(most, (self.limit - self.used) // parts))
 
     def excess(self, speed: Callable[[Holder], float]) -> list[Holder]:
-        """Whom to cut so that the others fit: the slowest first, the larger of equally slow ones first."""
+        """The connections to cut so that the others fit: the slowest first, the larger of equally slow ones first."""
         if self.used <= self.limit:
             return []
         excess = self.used - (self.limit - self.limit // RELIEF)

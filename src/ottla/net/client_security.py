@@ -22,7 +22,7 @@ class Login:
 
     mechanism: str
     username: str
-    """For error messages. Empty where a token says who the client is."""
+    """For error messages. Empty if a token identifies the client."""
     start: Callable[[], Awaitable["ClientExchange"]]
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class ClientSecurity:
         return self._context
 
     def reload(self) -> None:
-        """Files of the context have changed: the next connection creates it again."""
+        """Discards the context because its files have changed: the next connection recreates it."""
         self._context = None
 
 

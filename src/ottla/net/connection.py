@@ -34,7 +34,7 @@ GREETING_BYTES_MAX = 1 << 20
 """An ApiVersions response has a few hundred bytes. Far more means that the peer speaks another protocol."""
 
 MUTES_SINCE_FETCH = 8
-"""Brokers that serve this version of Fetch answer at once and do not read for a while; older ones answer late."""
+"""Brokers that serve this version of Fetch answer before they throttle (KIP-219); older ones delay the response."""
 
 IS_LINUX = sys.platform == "linux"
 SOFTWARE_NAME = "ottla"
@@ -42,14 +42,14 @@ _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
 class Answer(NamedTuple):
-    """A response, and the version of the API that it has."""
+    """A response and its version of the API."""
 
     message: Any
     version: int
 
 
 class _Pending:
-    """A request without a response yet."""
+    """A request in flight."""
 
     __slots__ = ("api_key", "correlation_id", "future", "timeout_ms", "timer", "version")
 
@@ -65,11 +65,11 @@ class _Pending:
 
 
 class _Dropped(KafkaError):
-    """The broker closed a new connection without a word."""
+    """The broker closed a new connection without a response."""
 
 
 class _Held(NamedTuple):
-    """A request that waits until the client has authenticated again, or has paused as long as the broker wants."""
+    """A request held until the client has reauthenticated or is no longer throttled."""
 
     api_key: int
     version: int
@@ -113,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: deque[_Pending] = deque()
         self._next_correlation_id = 0
         self._first_id: int | None = None  # of the first request after the connection was ready
-        self._held: deque[_Held] | None = None  # not None while the client authenticates again or is throttled
+        self._held: deque[_Held] | None = None  # not None while the client reauthenticates or is throttled
         self._throttle_timer: asyncio.TimerHandle | None = None
         self._was_dropped_at_first = False
         self._session_timer: asyncio.TimerHandle | None = None
@@ -143,8 +143,8 @@ class Connection(asyncio.BufferedProtocol):
         """Connects, secures the connection, and negotiates API versions: when it returns, requests may be sent.
 
         Raises NETWORK_EXCEPTION with the address and the reason, or AuthenticationError if TLS or the login failed.
-        With `may_need_sasl`, a client without a login finds out first whether the listener requires one.
-        `on_throttled(api_key, throttle_ms)` is told of each pause that the broker demands.
+        With `may_need_sasl`, a client without a login first checks whether the listener requires one.
+        `on_throttled(api_key, throttle_ms)` is called whenever the broker throttles the client.
         """
         make = functools.partial(cls, endpoint, client_id, request_timeout_ms, on_closed, security, on_throttled)
         connection: Self | None = None
@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_throttled(self) -> bool:
-        """Whether the broker wants no request now: the client is above a quota."""
+        """Whether the client is above a quota and must not send requests now."""
         return self._throttle_timer is not None
 
     @property
@@ -316,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
         self._first_id = self._next_correlation_id
 
     async def _ask(self, api_key: int, message: Any) -> Any:
-        """Sends a request of the authentication. Requests of the user are held meanwhile."""
+        """Sends an authentication request. The user's requests are held meanwhile."""
         if self.closed_by is not None:
             raise self.closed_by
         version = self.version_for(api_key)
@@ -336,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _reauthenticate(self, login: Login) -> None:
         try:
-            if self._pending:  # responses arrive in order, so the last one comes last
+            if self._pending:  # responses arrive in order: the last one ends the wait
                 await asyncio.wait([self._pending[-1].future])
             while self._throttle_timer is not None:  # noqa: ASYNC110 - a later response may prolong it
                 await asyncio.sleep(self._throttle_timer.when() - self._loop.time())
@@ -362,12 +362,12 @@ class Connection(asyncio.BufferedProtocol):
     # --- quotas -------------------------------------------------------------------------------------------
 
     def _throttle(self, api_key: int, throttle_ms: int) -> None:
-        """Sends nothing for a while: the client is above a quota, and the broker does not read requests (KIP-219).
+        """Holds new requests: the client is above a quota, and the broker does not read requests (KIP-219).
 
-        Requests that are on their way get more time, and held ones have theirs from when they are sent.
+        The timeouts of requests in flight are extended; those of held requests start when they are sent.
         """
         if self.api_versions.get(ApiKey.FETCH, (0, MUTES_SINCE_FETCH))[1] < MUTES_SINCE_FETCH:
-            return  # a broker before Kafka 2.0 has waited itself, before it answered
+            return  # a broker before Kafka 2.0 has already delayed the response
         if self._on_throttled is not None:
             self._on_throttled(api_key, throttle_ms)
         until = self._loop.time() + throttle_ms / 1000
@@ -399,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        # With TLS, what the kernel still has to receive is not what the frame still needs.
+        # With TLS, the kernel receives encrypted bytes: their number is not what the frame still needs.
         self._sets_receive_least = IS_LINUX and transport.get_extra_info("sslcontext") is None
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -527,26 +527,26 @@ def _decode(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
     try:
         return decode_response(api_key, 0, frame)
     except ProtocolError:
-        # librdkafka's mock cluster answers in another layout: then we only know that it refused.
+        # librdkafka's mock cluster answers in another layout: all we know is that it rejected our version.
         return int.from_bytes(frame[:4], "big"), ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
 
 def _not_kafka(endpoint: Endpoint, first: bytes) -> KafkaError:
     """The error for bytes of another protocol."""
     if first[:2] in (b"\x15\x03", b"\x16\x03"):
-        return tls_error(f"{endpoint} uses TLS, and this client does not", TLS_HINT)
+        return tls_error(f"{endpoint} uses TLS, but this client does not", TLS_HINT)
     guess = ": it speaks HTTP" if first == b"HTTP" else ""
     return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{endpoint} does not speak the Kafka protocol{guess}")
 
 
 async def _explain_drop(endpoint: Endpoint, security: ClientSecurity | None) -> KafkaError:
-    """The error for a new connection that the broker closed without a word."""
+    """The error for a new connection that the broker closed without a response."""
     if security is not None and security.protocol.uses_tls:
         if await speaks_kafka_without_tls(endpoint):
             return tls_error(f"{endpoint} does not use TLS", NO_TLS_HINT)
         return DroppedTlsError(endpoint)
     if await uses_tls(endpoint):
-        return tls_error(f"{endpoint} uses TLS, and this client does not", TLS_HINT)
+        return tls_error(f"{endpoint} uses TLS, but this client does not", TLS_HINT)
     return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"{endpoint} closed a new connection without an answer")
 
 

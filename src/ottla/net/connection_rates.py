@@ -1,7 +1,7 @@
 """How many connections per second are accepted: from each address, on each listener, and by the broker. Pure.
 
-As in Kafka, an address above its quota has to wait before its connection is closed, so that it does not come back at
-once. Above the rate of the broker or a listener, connections are kept, but have to wait until they are served.
+As in Kafka, a connection from an address above its quota is closed after a delay, so that the client does not reconnect
+at once. Connections above the rate of the broker or a listener are delayed, but served.
 """
 
 from collections import OrderedDict
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_ADDRESSES = 10_000
-"""Addresses whose rates are kept. Beyond it, those that connected longest ago are forgotten."""
+"""The most addresses whose rates are kept. Beyond it, the least recently connected are evicted."""
 
 
 class Admission(NamedTuple):
-    """How a new connection has to wait, in milliseconds, and why it is closed after that if it is."""
+    """How long to delay a new connection, in milliseconds, and why it is closed after that; empty if it is served."""
 
     delay_ms: int = 0
     refusal: str = ""
@@ -28,7 +28,7 @@ ADMITTED = Admission()
 
 
 class ConnectionRates:
-    """Decides about new connections."""
+    """Decides whether new connections are served, delayed or closed."""
 
     def __init__(self, window: Window | None = None) -> None:
         self.window = window or Window()
@@ -39,7 +39,7 @@ class ConnectionRates:
         self._addresses: OrderedDict[str, Rate] = OrderedDict()
         self._listeners: dict[str, Rate] = {}
         self._served_at_ms: dict[str, float] = {}
-        """When the connection that waits longest is served, by listener."""
+        """When the last delayed connection of each listener is served."""
         self.refused = 0
         self.delayed = 0
 
@@ -48,7 +48,7 @@ class ConnectionRates:
         return bool(self.by_address or self.by_listener)
 
     def admit(self, address: str, listener: str, now_ms: int) -> Admission:
-        """A connection was opened. One that is refused does not count."""
+        """Counts a new connection, unless it is rejected."""
         limit = self.by_address.get(address, self.by_address.get(DEFAULT))
         if limit is not None:
             rate = self._of_address(address, now_ms)
@@ -65,7 +65,7 @@ class ConnectionRates:
         return ADMITTED
 
     def _delay_ms(self, listener: str, now_ms: int) -> int:
-        """Connections that wait are served one after the other, as if they had not been accepted yet."""
+        """Delayed connections are served one after the other, as if they had not been accepted yet."""
         limit = self.by_listener.get(listener)
         if limit is None:
             return 0

@@ -1,14 +1,14 @@
 """The states of a server connection and every transition between them. Pure.
 
-The connection has one state and changes it only through `move`. Everything that depends on where a connection is in
-its life asks the state, so a new rule is a new row here.
+The connection has one state and changes it only through `move`. Everything that depends on the life cycle of
+a connection checks the state, so a new rule is a new row here.
 """
 
 import enum
 
 
 class State(enum.IntEnum):
-    """Ordered by time: a connection never returns to a state before ENDING once it is there."""
+    """Ordered by time: once a connection is ENDING, it never returns to an earlier state."""
 
     READING = 0
     """Requests are read and handled."""

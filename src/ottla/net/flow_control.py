@@ -58,7 +58,7 @@ class FlowControl:
             self._room.set_result(None)
 
     def speed(self, now: float) -> float:
-        """Bytes per second that the peer has read since the buffer was full. Infinite if it is not full.
+        """Bytes per second that the peer has read since the buffer filled up. Infinite if it is not full.
 
         A peer that has just stopped counts as fast; one that reads nothing counts as slower every second.
         """
@@ -84,12 +84,12 @@ class FlowControl:
             self.timer = None
 
     def close(self) -> None:
-        """The connection is gone. Without the reference back to it, its memory is free at once."""
+        """Drops the reference back to the closed connection, so that its memory is freed at once."""
         self.stop_watching()
         self._on_stalled = _nothing
 
     def check(self) -> None:
-        """A peer that has read some bytes since the last check gets as much time again."""
+        """Reports a stalled peer. One that has read some bytes since the last check gets the full time again."""
         self.timer = None
         if 0 < self._transport.get_write_buffer_size() < self.size_at_check:
             self.watch()

@@ -1,10 +1,10 @@
-"""Cuts the bytes a server receives on one connection into frames: a 4-byte size, then that many bytes. Pure.
+"""Splits the bytes a server receives on one connection into frames: a 4-byte size, then that many bytes. Pure.
 
-- All connections receive into one shared buffer. An event loop asks for room and fills it in the same step, so
+- All connections receive into one shared buffer. An event loop requests room and fills it in the same step, so
   the buffer never holds the bytes of two connections.
-- A small frame is copied out of the shared buffer. A large frame is received straight into memory of its own.
+- A small frame is copied out of the shared buffer. A large frame is received straight into its own memory.
   Either way the frame does not share memory with later input, so a handler may keep views of it.
-- The size prefix alone gets little memory; a large frame's buffer grows as its bytes arrive. All connections share a
+- A size prefix alone reserves little memory; a large frame's buffer grows as its bytes arrive. All connections share a
   budget for incomplete frames: the less is left, the smaller the first buffer.
 """
 
@@ -21,7 +21,7 @@ LARGE_FRAME_BYTES = 32 * 1024
 FIRST_ALLOCATION_BYTES = 256 * 1024
 """Memory that a size prefix alone can claim."""
 TLS_HANDSHAKE = 0x1603
-"""What a client that uses TLS begins with: a record of the kind handshake, of TLS 1.x."""
+"""The first bytes of a client that uses TLS 1.x: a handshake record."""
 
 Frame = bytes | memoryview
 
@@ -64,7 +64,7 @@ class FrameParser:
         self.buffer_was_full = False
         """Whether the last `feed` filled the shared buffer: the peer has probably sent more."""
         self.error: str | None = None
-        """Why the input cannot be cut into frames. Frames before the fault are still returned, nothing after it."""
+        """Why the input cannot be split into frames. Frames before the error are still returned, none after it."""
 
     def get_buffer(self) -> memoryview:
         """Room for the next bytes."""
@@ -129,7 +129,7 @@ class FrameParser:
         self.allocated_bytes = 0
 
     def _start_large_frame(self, size: int, head: memoryview) -> None:
-        # As much memory as the peer's earlier frames needed if there is plenty of it, or twice what it has sent.
+        # As much memory as the peer's earlier frames needed if plenty is left, or twice what it has sent.
         affordable = self._budget.share(32, 2 * LARGE_FRAME_BYTES, self._largest_frame)
         self._frame = frame = self._spares.take(min(size, max(affordable, 2 * len(head))))
         self._frame_size = size
@@ -139,7 +139,7 @@ class FrameParser:
 
     def _grow_large_frame(self) -> None:
         assert self._frame is not None
-        # Not twice as much: a peer that stops here keeps what it does not fill.
+        # Less than doubled: a peer that stalls here holds memory that it does not fill.
         grown = bytearray(min(self._frame_size, 3 * len(self._frame) // 2))
         grown[: self.filled] = self._frame
         self._frame = grown

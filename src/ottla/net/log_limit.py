@@ -1,11 +1,11 @@
-"""What peers can cause in the log: neither too many lines, nor lines that look like others. Pure."""
+"""Protects the log from peers: they can neither flood it nor forge lines. Pure."""
 
 LINE_MAX = 500
-"""Characters of a text that comes from a peer."""
+"""The most characters of a text from a peer."""
 
 
 def one_line(text: str) -> str:
-    """A text that a peer may have chosen, for the log: it cannot begin a line of its own, and is not long.
+    """Makes text from a peer safe to log: line breaks are escaped, and long text is truncated.
 
     >>> one_line("unknown user\\n2030-01-01 INFO all is well")
     'unknown user\\\\n2030-01-01 INFO all is well'

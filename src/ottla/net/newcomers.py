@@ -1,4 +1,4 @@
-"""Connections whose peers have not authenticated yet: how many there may be, and who is cut. Pure."""
+"""Connections whose peers have not authenticated yet: their limit, and which are cut. Pure."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -7,10 +7,10 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Newcomers(Generic[T]):
-    """The newcomers of a server, by the address they come from.
+    """The newcomers of a server, by their address.
 
     When there are too many, the oldest one of the address with the most is cut: a peer that opens thousands of
-    connections and does not authenticate takes places from itself, not from others.
+    connections and does not authenticate evicts its own connections, not those of others.
     """
 
     def __init__(self, limit: int) -> None:
@@ -25,7 +25,7 @@ class Newcomers(Generic[T]):
         return who in self._hosts
 
     def add(self, who: T, host: str, now: float) -> T | None:
-        """Returns who must be cut to make room; None if there is room."""
+        """Returns the connection to cut to make room; None if there is room."""
         self._hosts[who] = host
         self._by_host.setdefault(host, {})[who] = now
         if len(self._hosts) <= self.limit:
@@ -34,7 +34,7 @@ class Newcomers(Generic[T]):
         return next(iter(crowd))
 
     def replace(self, who: T, other: T) -> None:
-        """`other` continues for `who`, and is as old."""
+        """`other` replaces `who` and inherits its age."""
         host = self._hosts.get(who)
         if host is not None:
             since = self._by_host[host][who]
@@ -43,7 +43,7 @@ class Newcomers(Generic[T]):
             self._by_host.setdefault(host, {})[other] = since
 
     def remove(self, who: T) -> None:
-        """It has authenticated, or is gone."""
+        """Called when it has authenticated or is closed."""
         host = self._hosts.pop(who, None)
         if host is not None:
             crowd = self._by_host[host]
@@ -52,5 +52,5 @@ class Newcomers(Generic[T]):
                 del self._by_host[host]
 
     def older_than(self, oldest: float) -> list[T]:
-        """Those that came before `oldest`."""
+        """Those added before `oldest`."""
         return [who for crowd in self._by_host.values() for who, since in crowd.items() if since < oldest]

@@ -53,13 +53,13 @@ class OrderedResponses:
 
     @property
     def is_half_empty(self) -> bool:
-        """Handling resumes here, not at the first free place: each resumption costs a turn of the loop."""
+        """Handling resumes here, not at the first free slot: each resumption costs a turn of the loop."""
         return len(self.items) <= self._max_count // 2
 
     async def next_ready(self) -> list[bytes | bytearray] | ResponseParts:
         """Waits for the first response; returns it with the finished ones behind it, up to FLUSH_BYTES.
 
-        A response in parts comes alone, and keeps its place in the queue until `sent`.
+        A response in parts is returned alone, and keeps its place in the queue until `sent`.
         """
         items = self.items
         ready: list[bytes | bytearray] = []

@@ -16,7 +16,7 @@ from ottla.net.tls_errors import DroppedTlsError
 from ottla.types import Endpoint
 
 DROPS_MAX = 3
-"""After so many TLS handshakes that were dropped, a client that never had a connection is told why it has none."""
+"""After this many dropped TLS handshakes, a client that has never connected gets a final error."""
 
 THROTTLED_LOAD = 1_000_000
 
@@ -51,7 +51,7 @@ class Peers:
         self.reconnect_backoff = reconnect_backoff
         self.security = security
         self.on_throttled = on_throttled
-        """Called with (API key, milliseconds) when a broker demands a pause."""
+        """Called with (API key, milliseconds) when a broker throttles the client."""
         self.random = rng if rng is not None else random.Random()
         self._nodes: dict[int, Endpoint] = {}
         self._links: dict[tuple[int, str], _Link] = {}
@@ -99,7 +99,7 @@ class Peers:
     def load(self, node_id: int) -> int | None:
         """The number of pending requests of a node, to choose the least loaded. None while it cannot be reached.
 
-        A node that wants no request now, because the client is above a quota, counts as the most loaded.
+        A node that throttles the client counts as the most loaded.
         """
         links = [link for (node, _), link in self._links.items() if node == node_id]
         if any(link.failures for link in links):
@@ -107,9 +107,9 @@ class Peers:
         return sum(link.waiting_count + THROTTLED_LOAD * link.is_throttled for link in links)
 
     def reconnect_at(self, node_id: int) -> float:
-        """When a node that could not be reached may be connected to again, in the loop's time; 0 for other nodes.
+        """When the back-off of an unreachable node ends, in the loop's time; 0 for other nodes.
 
-        A request that is sent before waits until then, and cannot be withdrawn.
+        A request sent before that waits until then.
         """
         link = self._links.get((node_id, ""))
         return 0.0 if link is None or not link.failures else link.retry_at
@@ -267,7 +267,7 @@ class _Link:
                 expects_response=outgoing.expects_response,
                 future=outgoing.future,
             )
-        except Exception as error:  # an exception of the builder belongs to the caller, who awaits the future
+        except Exception as error:  # the caller of the builder awaits the future
             outgoing.future.set_exception(error)
 
     def _fail_queue(self, error: KafkaError) -> None:

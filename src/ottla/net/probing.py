@@ -1,6 +1,6 @@
-"""Whether a broker that closed a new connection without a word uses TLS, to tell the user what to change.
+"""Checks whether a broker that closed a new connection without a response uses TLS.
 
-Only for the message of an error: a broker does not say why it closes a connection whose first bytes it cannot read.
+Only for the error message: a broker does not say why it closes a connection whose first bytes it cannot read.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from ottla.types import Endpoint
 
 
 async def uses_tls(endpoint: Endpoint) -> bool:
-    """Whether the peer completes a TLS handshake. Nothing is sent to it, and nothing is verified."""
+    """Whether the peer completes a TLS handshake. No data is sent, and the certificate is not verified."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,6 +1,6 @@
 """OWNER of listening sockets: accepts connections, limits their number, closes idle ones, shuts all of them down.
 
-`server_connection.py` has what happens on one connection. Neither knows what a frame means: `handle` does.
+`server_connection.py` handles one connection. Neither interprets frames: `handle` does.
 """
 
 import asyncio
@@ -56,21 +56,21 @@ class Server:
         self.connections: set[Connection] = set()
         self._connections_by_host: dict[str, int] = {}
         self.rates: ConnectionRates | None = None
-        """Set if there is a limit of new connections per second."""
+        """Set if the rate of new connections is limited."""
         self.accepted = 0
         self.refused = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self._closings = LogLimit()
         self.failures = LogLimit()
-        """Of requests that failed with an unexpected error: each is logged with its traceback."""
+        """Limits the tracebacks of requests that failed with an unexpected error."""
         self._listeners: list[asyncio.AbstractServer] = []
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
 
     @functools.cached_property
     def encrypted_view(self) -> memoryview:
-        """Where all TLS connections receive: a loop asks for room and fills it in the same step."""
+        """Where all TLS connections receive: a loop requests room and fills it in the same step."""
         return memoryview(bytearray(ENCRYPTED_BUFFER_BYTES))
 
     async def listen(
@@ -166,7 +166,7 @@ class Server:
     # --- called by connections ----------------------------------------------------------------------------
 
     def begin_tls(self, who: "TlsTransport", listener: str) -> None:
-        """A socket was accepted. All limits apply before the handshake, which costs far more than asking for it."""
+        """A socket was accepted. All limits apply before the handshake, which costs us far more than the client."""
         self.newcomer(who)
         reason = self._crowded(who.client_host, 1)
         if reason:
@@ -176,7 +176,7 @@ class Server:
             self._limit_rate(who, listener, self.rates)
 
     def newcomer(self, who: "Connection | TlsTransport") -> None:
-        """A connection that has to authenticate first."""
+        """Registers a connection that has to authenticate first."""
         crowded_out = self.newcomers.add(who, who.client_host, self.loop.time())
         if crowded_out is not None:
             self.refused += 1
@@ -188,7 +188,7 @@ class Server:
         self.log_closing(who, f"TLS handshake failed: {reason}")
 
     def log_closing(self, connection: "Connection | TlsTransport", reason: str) -> None:
-        """One line, unless there were many already: every peer can cause one with each connection."""
+        """Logs one line, unless there were many recently: any peer can cause one with each connection."""
         limit = self._closings
         if limit.allows(self.loop.time()):
             host, port = connection.client_host[1:], connection.client_port
@@ -207,7 +207,7 @@ class Server:
             self._limit_rate(connection, connection.listener, self.rates)
 
     def _crowded(self, host: str, more: int) -> str:
-        """Why there are too many connections if there are `more` than now from this host; empty if there are not."""
+        """Why `more` connections from this host would be too many; empty if they are not."""
         limits = self.limits
         if len(self.connections) + more > limits.max_connections:
             return f"too many connections ({limits.max_connections_reason}={limits.max_connections})"
@@ -217,7 +217,7 @@ class Server:
         return ""
 
     def _limit_rate(self, who: "Connection | TlsTransport", listener: str, rates: "ConnectionRates") -> None:
-        """A connection that came too soon waits: until it is served, or until it is closed."""
+        """Delays a connection above the rate limit: until it is served, or until it is closed."""
         admission = rates.admit(who.client_host[1:], listener, int(self.loop.time() * 1000))
         if admission.refusal:
             self.refused += 1
@@ -244,7 +244,7 @@ class Server:
             self.loop.call_soon(self._relieve)
 
     def _relieve(self) -> None:
-        """Cuts the slowest connections so that the others have memory."""
+        """Cuts the slowest connections to free memory for the others."""
         self._relieving = False
         now = self.loop.time()
         for connection in self.unread_responses.excess(lambda connection: connection.flow.speed(now)):

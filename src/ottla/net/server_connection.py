@@ -1,7 +1,7 @@
 """The server side of one connection: the socket protocol that joins parser, responses and flow control.
 
 - `connection_state.py` has the states and their transitions, `frame_parser.py` cuts bytes into frames,
-  `ordered_responses.py` keeps responses in request order, `flow_control.py` knows whether the peer reads them.
+  `ordered_responses.py` keeps responses in request order, `flow_control.py` tracks whether the peer reads them.
 - `handle(frame, connection)` runs at once, in the order of the frames. It returns the response, None for "no
   response", or an awaitable of either.
 - All responses that are ready after one read leave in one write.
@@ -40,7 +40,7 @@ JOIN_BYTES = 64 * 1024
 SMALL_BYTES = 64 * 1024
 """A connection may always hold this much; only more counts towards the budgets."""
 SEND_AT_ONCE_BYTES = 1024 * 1024
-"""A response of up to this size is written in the turn of its request, a larger one in turns of its own."""
+"""A response of up to this size is written in the turn of its request, a larger one in separate turns."""
 PIECE_BYTES_MIN = 16 * 1024
 PIECE_BYTES_MAX = 512 * 1024
 """Pieces of large responses. Larger ones are no faster; when memory is short they shrink."""
@@ -101,7 +101,7 @@ class Limits(NamedTuple):
     max_incomplete_bytes: int = 128 * 1024 * 1024
     """Memory of all connections for requests that have not arrived completely."""
     max_newcomers: int = 1000
-    """Connections that may be there without having authenticated."""
+    """The most connections that have not authenticated yet."""
     newcomer_timeout_ms: int = 30_000
     """A connection that has not authenticated for this long is cut."""
     max_turn_ms: float = 1.0
@@ -144,9 +144,9 @@ class Connection(asyncio.BufferedProtocol):
         limits = server.limits
         self.listener = listener
         self.authenticator: Authenticator | None = None
-        """Authenticates the client with SASL, again if it wants to; None on listeners without SASL."""
+        """Authenticates and reauthenticates the client with SASL; None on listeners without SASL."""
         self.gate: Handle | None = None
-        """Handles frames instead of the server's `handle`: while the client has not authenticated, for example."""
+        """Handles frames instead of the server's `handle`, for example until the client has authenticated."""
         self._security = security
         self.client_host = ""
         """As Kafka shows it: `/127.0.0.1`."""
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             self.principal = self._security.principal_of(certificate)
 
     def authenticated(self, principal: Principal, gate: Handle | None = None) -> None:
-        """The client is who it says. `gate` replaces the authenticator, which handled its frames until now."""
+        """The client has authenticated. `gate` replaces the authenticator, which handled its frames until now."""
         self.principal = principal
         self.gate = gate
         self.parser.max_frame_bytes = self._server.limits.max_request_bytes
@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
         self.state = move(self.state, new)
 
     def _is_gone(self) -> bool:
-        """Whether nobody is left to answer. A transport knows of a reset some time before `connection_lost`."""
+        """Whether the peer is gone. A transport detects a reset some time before `connection_lost`."""
         return self.state >= CLOSING or self.transport.is_closing()
 
     def _drop_input(self) -> None:
@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
             parser = self.parser
             self._handle_frames(self._feed(nbytes))
             if parser.buffer_was_full and self.state is READING:
-                # The loop would go on reading from this peer: let the other connections have their turn.
+                # The loop would keep reading from this peer: let the other connections have their turn.
                 self.transport.pause_reading()
                 self._server.turns.queue(self._take_turn)
         elif state is HELD:
@@ -417,7 +417,7 @@ class Connection(asyncio.BufferedProtocol):
             self._count_responses()
 
     def _send_or_queue(self, response: Response | Awaitable[Response], request_bytes: int) -> None:
-        """A response that is written in pieces, or is not finished."""
+        """For a response that is written in pieces, or is not finished."""
         if isinstance(response, ResponseParts):
             self._send(response)
         else:
@@ -446,7 +446,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 piece = parts.take(budget.share(64, PIECE_BYTES_MIN, PIECE_BYTES_MAX))
             except (KafkaError, OSError) as error:
-                # The peer knows the response's size: it can only be told by the end of the connection.
+                # The peer already has the response's size: only closing the connection can signal the error.
                 self.cut(f"cannot read the rest of a response: {error}")
                 return
             self._write(piece)
@@ -462,7 +462,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
 
     def _queue(self, response: Response | Awaitable[Response], request_bytes: int) -> None:
-        """Queues a response that is not finished, or stands behind one that is not."""
+        """Queues a response that is not finished, or must wait for one that is not."""
         responses = self.responses
         responses.put(response, request_bytes)
         if responses.size_bytes > SMALL_BYTES:
@@ -481,7 +481,7 @@ class Connection(asyncio.BufferedProtocol):
         return responses.is_full or responses.size_bytes > affordable
 
     def _count_responses(self) -> None:
-        """The memory for responses has changed."""
+        """Updates the budget with the memory held for responses."""
         size = self.responses.size_bytes + self._unread_bytes
         self._server.unread_responses.hold(self, size if size > SMALL_BYTES and self.state < CLOSED else 0)
 
@@ -490,11 +490,11 @@ class Connection(asyncio.BufferedProtocol):
         self.drainer.add_done_callback(self._drained)
 
     async def _drain(self) -> None:
-        """Writes the queued responses as they get ready."""
+        """Writes the queued responses as they become ready."""
         responses = self.responses
         while responses.items:
             if self.flow.write_paused:
-                # Not even the work for the next response is begun while the peer has not read the last ones.
+                # The work for the next response does not even start before the peer has read the last ones.
                 await self.flow.wait_for_room()
                 continue
             ready = await responses.next_ready()
@@ -551,7 +551,7 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def delay(self, duration_ms: int, refusal: str) -> None:
-        """Reads nothing for a while: a new connection that came too soon. With a `refusal` it is closed after that."""
+        """Reads nothing for a while: the connection is above the rate limit. With a `refusal` it is closed then."""
         self._hold()
         if refusal:
             self._loop.call_later(duration_ms / 1000, self._refuse, refusal)
@@ -559,10 +559,10 @@ class Connection(asyncio.BufferedProtocol):
             self.mute(duration_ms)
 
     def mute(self, duration_ms: int) -> None:
-        """Handles no further request for a while: its client is above a quota (KIP-219). Responses still leave.
+        """Handles no further request for a while: its client is above a quota (KIP-219). Responses are still written.
 
-        Reading goes on until the first bytes arrive. A client that pauses as it should sends none, so the end of its
-        connection is noticed at once.
+        Reading continues until the first bytes arrive. A well-behaved client sends none, so the end of its connection
+        is detected at once.
         """
         if self.state >= ENDING:
             return
@@ -580,7 +580,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _resume(self) -> None:
-        """Handles the frames that were held back, then reads on."""
+        """Handles the frames that were held back, then resumes reading."""
         if self.state is not HELD or self.flow.write_paused or self.sending is not None or self._is_full():
             return
         if self._mute_timer is not None:

@@ -1,4 +1,4 @@
-"""Reuses the memory of large frames: new memory must be cleared first, which costs a lot. Pure.
+"""Reuses the memory of large frames: clearing new memory is expensive. Pure.
 
 A fetch response or a full batch has megabytes. Clearing that much costs a good part of the time to receive it.
 """

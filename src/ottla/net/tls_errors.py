@@ -1,4 +1,4 @@
-"""What went wrong with TLS, in the words of a user: address, cause and fix. Pure.
+"""Explains TLS errors to the user: address, cause and fix. Pure.
 
 OpenSSL's messages name neither the address nor the setting to change, and two event loops report them at different
 moments: some come from connecting, some when the connection is lost.
@@ -20,7 +20,7 @@ NOT_TLS = (
     "HTTP_REQUEST",
     "HTTPS_PROXY_REQUEST",
 )
-"""What OpenSSL makes of bytes that are not TLS; the name depends on its version and on the bytes."""
+"""OpenSSL's errors for bytes that are not TLS; the name depends on its version and on the bytes."""
 
 TRUST_HINT = (
     "Set ssl.truststore.location with ssl.truststore.type=PEM (librdkafka: ssl.ca.location) to the certificate of the "
@@ -35,9 +35,9 @@ CLIENT_CERTIFICATE_HINT = (
 
 # The broker's alerts, as OpenSSL names them.
 _ALERTS = {
-    "CERTIFICATE_REQUIRED": ("requires a client certificate, and this client sent none", CLIENT_CERTIFICATE_HINT),
+    "CERTIFICATE_REQUIRED": ("requires a client certificate, but this client sent none", CLIENT_CERTIFICATE_HINT),
     # Java's answer to a missing certificate, and to one that it cannot read.
-    "BAD_CERTIFICATE": ("requires a client's certificate, and got none that it accepts", CLIENT_CERTIFICATE_HINT),
+    "BAD_CERTIFICATE": ("requires a client certificate, but received none that it accepts", CLIENT_CERTIFICATE_HINT),
     "CERTIFICATE_UNKNOWN": ("rejected the client's certificate", CLIENT_CERTIFICATE_HINT),
     "UNSUPPORTED_CERTIFICATE": ("does not accept this kind of client certificate", CLIENT_CERTIFICATE_HINT),
     "UNKNOWN_CA": (
@@ -66,9 +66,9 @@ def tls_error(detail: str, hint: str) -> AuthenticationError:
 
 
 class DroppedTlsError(KafkaError):
-    """The broker ended TLS without saying why. Python's servers do so when they reject a client's certificate.
+    """The broker ended TLS without a reason. Python's servers do so when they reject a client's certificate.
 
-    It may also be stopping, so the error is retriable; `as_final` is for one that repeats itself.
+    The broker may also be stopping, so the error is retriable; `as_final` is for repeated errors.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:

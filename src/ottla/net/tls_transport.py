@@ -23,7 +23,7 @@ may be thousands of connections; larger pieces are no faster."""
 
 
 class TlsTransport(asyncio.BufferedProtocol):
-    """The protocol of a socket, and the transport of its Connection, which exists for it after the handshake."""
+    """The protocol of a socket and, after the handshake, the transport of its Connection."""
 
     __slots__ = (
         "__weakref__",
@@ -50,8 +50,8 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._raw: asyncio.Transport
         self._is_secured = self._is_paused = self._has_turn = self._is_delivering = False
-        self._has_begun = False  # the handshake: the client has said hello, and not yet finished
-        self._end: ssl.SSLError | None = None  # of what can be decrypted: the peer has said goodbye, or an error
+        self._has_begun = False  # the client has started the handshake and not finished it
+        self._end: ssl.SSLError | None = None  # why nothing more can be decrypted: close_notify or an error
         self.client_host, self.client_port = "", 0
 
     # --- the protocol of the socket -----------------------------------------------------------------------
@@ -89,7 +89,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         elif not self._is_paused:
             self._deliver()
             if nbytes == len(view) and not self._is_paused:
-                # The loop would go on reading from this peer: let the other connections have their turn.
+                # The loop would keep reading from this peer: let the other connections have their turn.
                 self._raw.pause_reading()
                 self._server.turns.queue(self._take_turn)
 
@@ -104,9 +104,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         """Clients written with asyncio hang up on a certificate that they do not accept, without an alert."""
         if self._has_begun:
             self._has_begun = False
-            self._server.handshake_failed(
-                self, "the client hung up; maybe it does not accept this broker's certificate"
-            )
+            self._server.handshake_failed(self, "the client disconnected; it may not accept this broker's certificate")
 
     def pause_writing(self) -> None:
         if self._is_secured:
@@ -151,7 +149,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._deliver()
 
     def _deliver(self) -> None:
-        """Passes on what can be decrypted, as far as the connection wants it."""
+        """Passes on what can be decrypted, as long as the connection reads."""
         connection = self._connection
         self._is_delivering = True
         try:
@@ -171,11 +169,11 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._flush()  # an answer of TLS itself, such as a new key
 
     def _has_input(self) -> bool:
-        """Whether there is something to decrypt. Asking costs less than the error that reading nothing raises."""
+        """Whether there is something to decrypt. The check costs less than the error that reading nothing raises."""
         return bool(self._incoming.pending or self._session.pending() or self._end)
 
     def _decrypt(self, buffer: memoryview) -> int:
-        """Fills the buffer as far as possible and returns how far. The end is kept until all before it is delivered.
+        """Fills the buffer as far as possible and returns how far. The end is kept until what precedes it is delivered.
 
         OpenSSL decrypts one record of TLS at a time, and those of librdkafka are often no larger than one of Kafka.
         """
@@ -204,7 +202,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._raw.write(self._outgoing.read())
 
     def delay(self, duration_ms: int, refusal: str) -> None:
-        """The turn of the handshake comes later: the connection came too soon. With a `refusal` it never comes."""
+        """Delays the handshake: the connection is above the rate limit. With a `refusal` it is closed instead."""
         self._has_turn = True
         self._raw.pause_reading()
         if refusal:
@@ -272,7 +270,7 @@ class TlsTransport(asyncio.BufferedProtocol):
             try:
                 self._session.unwrap()  # tells the peer that nothing was cut off
             except ssl.SSLError:
-                pass  # it has not answered, and is not waited for
+                pass  # the peer has not answered yet; no need to wait for it
             self._flush()
             self._raw.close()
 
@@ -292,7 +290,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 _REASONS = {
     "HTTP_REQUEST": "the client does not use TLS (it speaks HTTP)",
     "WRONG_VERSION_NUMBER": "the client does not use TLS; set its security.protocol to that of this listener",
-    "UNSUPPORTED_PROTOCOL": "the client's version of TLS is too old (see ssl.enabled.protocols)",
+    "UNSUPPORTED_PROTOCOL": "the client's TLS version is too old (see ssl.enabled.protocols)",
     "NO_SHARED_CIPHER": "client and broker have no cipher suite in common (see ssl.cipher.suites)",
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has no certificate, which ssl.client.auth=required demands",
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust this broker's certificate",
@@ -303,7 +301,7 @@ _REASONS = {
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, in words for the log."""
+    """The cause, for the log."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate was rejected: {error.verify_message}"
     reason = getattr(error, "reason", None)

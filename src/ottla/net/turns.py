@@ -23,7 +23,7 @@ class Turns:
         self._max_turn = max_turn_ms / 1000
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False
-        # uvloop's loop.time() stands still during an iteration. In simulations only the loop knows the time.
+        # uvloop's loop.time() does not advance during an iteration. In simulations only the loop knows the time.
         self.clock = loop.time if isinstance(loop, asyncio.BaseEventLoop) else monotonic
 
     def deadline(self) -> float:
@@ -41,7 +41,7 @@ class Turns:
         waiting, clock = self._waiting, self.clock
         end = clock() + MAX_ITERATION_MS / 1000
         try:
-            # What is queued meanwhile waits for the next iteration.
+            # Work queued meanwhile waits for the next iteration.
             for _ in range(len(waiting)):
                 waiting.popleft()()
                 if clock() >= end:

@@ -168,7 +168,7 @@ def test_a_client_that_hangs_up_on_the_certificate_is_in_the_log(
     caplog.set_level(logging.INFO)
     run(story())
     assert caplog.text.count("TLS handshake failed") == 1
-    assert "the client hung up; maybe it does not accept this broker's certificate" in caplog.text
+    assert "the client disconnected; it may not accept this broker's certificate" in caplog.text
 
 
 def test_new_certificates_are_used_without_a_restart(security: Security, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_a_broker_that_cannot_prove_that_it_knows_the_user_is_not_trusted() -> N
 
 @pytest.mark.parametrize("iterations", [1, 4095, 1_000_001])
 def test_a_broker_may_not_choose_iterations_that_give_the_password_away_or_take_forever(iterations: int) -> None:
-    assert f"asks for {iterations} iterations" in refused(opening(SCRAM), iterations=iterations).detail
+    assert f"requires {iterations} iterations" in refused(opening(SCRAM), iterations=iterations).detail
 
 
 def test_an_exchange_without_end_is_ended() -> None:
@@ -158,7 +158,7 @@ def test_an_exchange_without_end_is_ended() -> None:
     async def start() -> ClientExchange:
         return Endless()
 
-    assert "does not end the exchange" in refused(opening(Login("OAUTHBEARER", "", start))).detail
+    assert "did not complete the exchange" in refused(opening(Login("OAUTHBEARER", "", start))).detail
 
 
 def test_a_function_that_fails_to_provide_a_token_is_named() -> None:
@@ -391,7 +391,7 @@ def test_an_expired_certificate_is_told(authority: Authority, tmp_path: Path, ru
 
 
 def test_a_plain_client_on_a_port_with_tls_is_told(stage: Stage, run: Any) -> None:
-    with pytest.raises(AuthenticationError, match=r"uses TLS, and this client does not.*security\.protocol to SSL"):
+    with pytest.raises(AuthenticationError, match=r"uses TLS, but this client does not.*security\.protocol to SSL"):
         run(stage.open(None))
 
 
