@@ -22,6 +22,7 @@ from ottla.types import TopicPartition
 from tests.support.processes import copy_command
 from tests.support.processes.crashing import Step, crash_example
 from tests.support.processes.oracle import Target
+from tests.support.waiting import PATIENCE_S
 
 COPY = Path(copy_command.__file__)
 PRODUCER = "ottla.client.producer.producer:AsyncProducer"
@@ -347,7 +348,7 @@ def test_a_follower_finds_new_records_topics_and_groups_and_survives_an_outage(
         following = asyncio.create_task(running.run(follow=True, when_refreshed=lambda: groups.run(running.ledger)))
 
         async def until_copied(*names: str) -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 while True:
                     try:
                         if all([await both_equal(name) for name in names]):
@@ -370,7 +371,7 @@ def test_a_follower_finds_new_records_topics_and_groups_and_survives_an_outage(
         await asyncio.sleep(0.5)
         target.restart()
         await until_copied(topic, later)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while f"{topic}-group" not in groups.committed:
                 assert not following.done(), following.exception()
                 await asyncio.sleep(0.1)
@@ -418,7 +419,7 @@ def test_the_second_copier_stops_the_first(both: Clusters, topic: str, monkeypat
         sides = Side(both.source), Side(both.target)
         first = copier.Copier(*sides, topic, on_progress=lambda status: None)
         following = asyncio.create_task(first.run(follow=True))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             while first.status.records < 50:
                 assert not following.done(), following.exception()
                 await asyncio.sleep(0.05)
@@ -426,7 +427,7 @@ def test_the_second_copier_stops_the_first(both: Clusters, topic: str, monkeypat
         with Producer(bootstrap_servers=both.source) as producer:
             producer.send(topic, b"one more", partition=0).result()
         with pytest.raises(CommandError, match="another ottla copy of the same source and target has taken over"):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE_S):
                 await following
 
     asyncio.run(story())
@@ -458,7 +459,7 @@ def test_a_copy_ends_when_its_topic_or_records_are_deleted_meanwhile(
 
     async def story() -> None:
         copying = copier.Copier(Side(both.source), Side(both.target), f"{topic}.*", on_progress=interfere)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             await copying.run()
         assert [f"{topic} was deleted in the source while it was copied"] * is_deleted == copying.status.notices
 

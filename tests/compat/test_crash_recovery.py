@@ -19,6 +19,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.record_batch import Record, build_batch, iter_batches, read_records
 from tests.support.clients import foreign_clients
+from tests.support.waiting import PATIENCE_S
 from tests.support.wire.raw import RawConnection
 
 ROUNDS = int(os.environ.get("OTTLA_ROUNDS", "10"))
@@ -87,8 +88,8 @@ class Load:
 
     def finish(self) -> None:
         self._ending.set()
-        self._thread.join(30)
-        left = self._producer.flush(60)
+        self._thread.join(PATIENCE_S)
+        left = self._producer.flush(PATIENCE_S)
         assert left == 0, f"{left} records were never answered"
 
 

@@ -15,7 +15,7 @@ from ottla import Admin, Broker, Producer
 from ottla.client.core.model import CommittedOffset
 from ottla.types import TopicPartition
 from tests.support.clients.members import MEMBERS, ConfluentMember, Event, JavaMember, Member, await_true
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 QUICK = {"group.initial.rebalance.delay.ms": 0}
 SESSION_MS = 20_000
@@ -292,7 +292,7 @@ def test_every_client_reads_committed_metadata(ottla: Any, admin: Admin, group: 
         settings = {"bootstrap.servers": ottla.bootstrap, "group.id": group, "enable.auto.commit": False}
         consumer = Consumer(settings)
         consumer.commit(offsets=[Place(topic, 0, 11, metadata=noted)], asynchronous=False)
-        (committed,) = consumer.committed([Place(topic, 0)], timeout=60)
+        (committed,) = consumer.committed([Place(topic, 0)], timeout=PATIENCE_S)
         consumer.close()
         assert (committed.offset, committed.metadata) == (11, noted)
 

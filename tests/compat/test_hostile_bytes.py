@@ -22,7 +22,7 @@ from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.primitives import ProtocolError
 from tests.support.hostile.bombs import CODECS, SIZES_MB, bomb, sealed
-from tests.support.waiting import eventually, until
+from tests.support.waiting import PATIENCE_S, eventually, until
 from tests.support.wire.raw import RawConnection, Side, batch
 
 MEMORY_LIMIT_MB = 250
@@ -63,7 +63,7 @@ class Bystander:
 
     def finish(self) -> None:
         self._ending.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

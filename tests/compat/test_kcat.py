@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import foreign_clients
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [
     pytest.mark.kcat,
@@ -21,7 +22,7 @@ def kcat(broker: Any, *arguments: str, stdin: bytes = b"") -> str:
         ["kcat", "-q", "-b", broker.bootstrap, *arguments],
         input=stdin,
         capture_output=True,
-        timeout=90,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()

@@ -22,6 +22,7 @@ from ottla.log.partition_log import Origin
 from ottla.protocol.record_batch import ControlType, build_batch, control_batch, iter_batches
 from ottla.types import TopicPartition
 from tests.support.processes.oracle import RealKafka, oracle_available
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [
     pytest.mark.oracle,
@@ -49,13 +50,13 @@ def write_theirs(bootstrap: str) -> None:
     topics = [NewTopic(tp.topic, 1, 1, config=TOPIC_SETTINGS) for tp in (THEIRS, OURS)]
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics(topics).values():
-        future.result(60)
+        future.result(PATIENCE_S)
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "writer", "compression.type": "lz4"})
     producer.init_transactions(60)
     for number in range(40):
         producer.begin_transaction()
         producer.produce(THEIRS.topic, f"value-{number}", str(number))
-        producer.flush(60)
+        producer.flush(PATIENCE_S)
         if number % 4 == 3:
             producer.abort_transaction(60)
         else:
@@ -164,7 +165,7 @@ def test_apache_kafka_opens_and_serves_our_files(data: Path) -> None:
             if message is not None and error is None:
                 found.append(message.value())
         assert found == committed
-        assert consumer.get_watermark_offsets(Assignment(OURS.topic, 0), timeout=60) == (0, end)
+        assert consumer.get_watermark_offsets(Assignment(OURS.topic, 0), timeout=PATIENCE_S) == (0, end)
         markers_before = len(range(0, 61, 5))
         assert consumer.offsets_for_times([Assignment(OURS.topic, 0, now + 61)], 60)[0].offset == 61 + markers_before
         consumer.close()
@@ -173,7 +174,7 @@ def test_apache_kafka_opens_and_serves_our_files(data: Path) -> None:
         producer.produce(
             OURS.topic, b"more", on_delivery=lambda error, message: delivered.append((error, message.offset()))
         )
-        producer.flush(60)
+        producer.flush(PATIENCE_S)
         del producer
         assert delivered == [(None, end)]
         # Other warnings of Kafka, for example on a slow machine, are ignored.

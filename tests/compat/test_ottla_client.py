@@ -8,7 +8,7 @@ import pytest
 from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer
 from ottla.client.core.model import EARLIEST, LATEST, MAX_TIMESTAMP
 from ottla.types import TopicPartition
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_records_come_back_as_they_were_sent(admin: Admin, broker: Any, topic: s
     admin.create_topic(topic, partitions=1)
     with Producer(bootstrap_servers=broker.bootstrap, compression_type=codec, batch_size=4_000) as producer:
         sent = [producer.send(topic, f"value {i}", key=f"{i}", headers={"n": f"{i}"}) for i in range(2_000)]
-    assert [delivery.result(60).offset for delivery in sent] == list(range(2_000))
+    assert [delivery.result(PATIENCE_S).offset for delivery in sent] == list(range(2_000))
     records = read_all(broker.bootstrap, topic)
     assert [(r.key, r.value, r.headers) for r in records] == [
         (b"%d" % i, b"value %d" % i, (("n", b"%d" % i),)) for i in range(2_000)
@@ -80,7 +80,7 @@ def test_aborted_transactions_of_other_clients_are_not_read(admin: Admin, broker
         writer.begin_transaction()
         for part in range(3):
             writer.produce(topic, f"{number}-{part}".encode())
-        writer.flush(60)  # what is aborted has been stored first
+        writer.flush(PATIENCE_S)  # what is aborted has been stored first
         if number % 2:
             writer.abort_transaction(60)
         else:

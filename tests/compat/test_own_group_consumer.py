@@ -283,7 +283,7 @@ def test_wakeup_breaks_off_a_poll_that_waits_for_the_group(broker: Any, topic: s
         drive([reader], lambda: len(reader.assignment()) == 1)
         threading.Timer(0.2, reader.wakeup).start()
         with pytest.raises(WakeupError):
-            reader.poll(30_000)
+            reader.poll(300_000)
 
 
 def test_no_offset_and_no_reset_is_the_users_to_decide(broker: Any, filled: str) -> None:
@@ -300,7 +300,7 @@ def test_two_tasks_may_not_poll_one_consumer(broker: Any, filled: str) -> None:
     async def story() -> None:
         async with AsyncConsumer(QUICK, bootstrap_servers=broker.bootstrap, group_id=filled) as reader:
             await reader.subscribe([filled])
-            polling = asyncio.ensure_future(reader.poll(60_000))
+            polling = asyncio.ensure_future(reader.poll(300_000))
             await asyncio.sleep(0)
             with pytest.raises(OttlaError, match="already running"):
                 await reader.poll(0)

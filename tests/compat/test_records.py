@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.clients import ClientError, ForeignClient, Message, Received, foreign_clients
+from tests.support.waiting import PATIENCE_S
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -105,7 +106,7 @@ def test_a_consumer_at_the_end_gets_later_records(broker: Any, client: ForeignCl
     sender = next(other for other in foreign_clients() if other.name == "confluent-kafka")
     reader.start()
     assert sender.produce(broker.bootstrap, topic, text_messages(1)) == [1]
-    reader.join(90)
+    reader.join(PATIENCE_S)
     assert [[r.offset for r in result] for result in results] == [[0, 1]]
 
 

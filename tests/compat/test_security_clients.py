@@ -16,7 +16,7 @@ from tests.support.clients import secured
 from tests.support.clients.secured import CLIENTS, OK, Login, Outcome, attempt
 from tests.support.processes.secure_oracle import ALICE, MECHANISMS, PASSWORDS, SecureKafka
 from tests.support.processes.secure_ottla import SecureOttla, secure_ottla
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 MARKS = {"java": [pytest.mark.java], "kcat": [pytest.mark.kcat]}
 EACH_CLIENT = pytest.mark.parametrize("client", [pytest.param(name, marks=MARKS.get(name, [])) for name in CLIENTS])
@@ -163,7 +163,7 @@ def refused(ottla: SecureOttla, client: str, name: str, topic: str) -> Outcome:
     for line in lines():
         assert re.search(expected, line), line
     with Producer({"bootstrap.servers": ottla.shared.addresses["PLAINTEXT"]}) as bystander:
-        bystander.send("bystander", b"x").result(10)
+        bystander.send("bystander", b"x").result(PATIENCE_S)
     return outcome
 
 

@@ -11,7 +11,7 @@ import logging
 import pytest
 
 from ottla import Broker
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.mark.slow
@@ -28,7 +28,7 @@ def test_records_that_expire_during_an_outage_leave_a_gap_that_the_producer_reco
 
     with Broker.embedded() as broker, caplog.at_level(logging.DEBUG, "librdkafka"):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
+        admin.create_topics([NewTopic("t", 1, 1)])["t"].result(PATIENCE_S)
         settings = {
             "bootstrap.servers": broker.bootstrap,
             "enable.idempotence": True,
@@ -60,5 +60,5 @@ def test_records_that_expire_during_an_outage_leave_a_gap_that_the_producer_reco
         assert set(results.values()) == {None, "_MSG_TIMED_OUT"}, "the application sees no other error"
         consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
         consumer.assign([TopicPartition("t", 0, 0)])
-        assert [message.value() for message in consumer.consume(2, 30)] == [b"first", delivered]
+        assert [message.value() for message in consumer.consume(2, PATIENCE_S)] == [b"first", delivered]
         consumer.close()

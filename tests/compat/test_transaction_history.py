@@ -17,7 +17,7 @@ import pytest
 from ottla import Broker, Consumer, ErrorCode, KafkaError, Producer, TransactionAbortable
 from ottla.verify.checker import check
 from ottla.verify.history import FAIL, OK, UNKNOWN, History, Operation, Read, Sent, final_read, partition_name
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.support.wire.raw import RawConnection
 from tests.support.wire.raw_transactions import RawTransactions
 
@@ -217,7 +217,7 @@ def test_kills_and_pauses_cause_no_anomaly(tmp_path: Path, kind: type[Worker]) -
     ending = threading.Event()
     with Broker.embedded(data=tmp_path, settings=SETTINGS) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(60)
+        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(PATIENCE_S)
         values = itertools.count(1)
         workers = [kind(i, broker.bootstrap, values, history, ending) for i in range(WORKERS)]
         for worker in workers:
@@ -235,7 +235,7 @@ def test_kills_and_pauses_cause_no_anomaly(tmp_path: Path, kind: type[Worker]) -
         until(lambda: sum(transaction.outcome == OK for transaction in history) > 5)
         ending.set()
         for worker in workers:
-            worker.join(60)
+            worker.join(PATIENCE_S)
             assert not worker.is_alive(), "a worker hangs"
         final = read_all(broker.bootstrap)
     committed = sum(transaction.outcome == OK for transaction in history)

@@ -17,6 +17,7 @@ from ottla.verify.workers.recorder import Recorder
 from ottla.verify.workloads import Options
 from tests.support.processes.cluster import KafkaCluster
 from tests.support.processes.oracle import RealKafka, oracle_available
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.long
 
@@ -117,13 +118,13 @@ def test_the_mock_cluster_of_librdkafka_is_found_out() -> None:
     from confluent_kafka import Producer
 
     owner = Producer({"bootstrap.servers": "in-memory:1", "test.mock.num.brokers": 1, "log_level": 0})
-    brokers = owner.list_topics(timeout=10).brokers
+    brokers = owner.list_topics(timeout=PATIENCE_S).brokers
     settings = {"bootstrap.servers": ",".join(f"{each.host}:{each.port}" for each in brokers.values())}
 
     class MockRun(Run):
         def _create_topics(self, topics: Sequence[str]) -> None:
             for topic in topics:
-                owner.list_topics(topic, timeout=10)  # creates it, with four partitions
+                owner.list_topics(topic, timeout=PATIENCE_S)  # creates it, with four partitions
 
     options = Options(workloads=("transactions",), seconds=6, partitions=4, patience_s=20)
     history = MockRun(options, settings, [ConfluentLibrary(settings)]).execute()

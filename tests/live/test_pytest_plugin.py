@@ -7,6 +7,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent.parent
 IS_INSTALLED = any(entry.value == "ottla.pytest_plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
 # Without installation pytest has to be told about the plugin.
@@ -25,7 +27,7 @@ def check(broker, topic):
         producer.send_and_wait(topic, b"42 apples")
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
-        assert [record.value for record in consumer.poll(60_000)] == [b"42 apples"]
+        assert [record.value for record in consumer.poll(300_000)] == [b"42 apples"]
 
 @pytest.mark.parametrize("number", range(4))
 def test_every_test_has_its_own_topic(ottla_broker, ottla_topic, number):
@@ -65,7 +67,7 @@ def run_suite(directory: Path, code: str, *options: str) -> str:
     (directory / "test_suite.py").write_text(code)
     (directory / "pytest.ini").write_text(SETTINGS)
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "--strict-markers", *options]
-    ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout
 
@@ -102,13 +104,13 @@ def test_the_fixtures_use_little_cpu_time(tmp_path: Path) -> None:
 
 def test_loading_the_plugin_imports_nothing_of_the_client(tmp_path: Path) -> None:
     code = "import ottla.pytest_plugin, sys; assert not {'asyncio', 'ottla.client', 'ottla.broker'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
 
 
 def test_an_invalid_topic_setting_is_reported_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(INVALID)
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode == 1
     assert "INVALID_CONFIG" in ended.stdout
     assert "nonsense" in ended.stdout
@@ -118,7 +120,7 @@ def test_an_invalid_ini_setting_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(QUICK)
     (tmp_path / "pytest.ini").write_text("[pytest]\nottla_settings =\n    nonsense\n")
     command = [sys.executable, "-m", "pytest", "-q", *LOAD, "-p", "no:xdist"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert ended.returncode != 0
     assert "'nonsense' is not name=value" in ended.stdout + ended.stderr
 

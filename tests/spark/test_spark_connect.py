@@ -16,6 +16,7 @@ from ottla.errors import OttlaError
 from ottla.spark.java import java_home
 from ottla.types import TopicPartition
 from tests.support.processes.oracle import Target
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,7 +111,7 @@ def remote() -> Iterator[str]:
         finally:
             server.stdin.close()
             try:
-                server.wait(60)
+                server.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
                 server.kill()
 

@@ -22,7 +22,7 @@ import pyspark
 from ottla import Admin, Consumer, Producer
 from ottla.errors import OttlaError
 from ottla.spark.java import java_home
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
@@ -64,7 +64,7 @@ class Server:
     def close(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(60)
+            self.process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

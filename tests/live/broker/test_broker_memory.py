@@ -9,6 +9,7 @@ import pytest
 
 from ottla import Admin, Broker, Consumer, Producer
 from ottla.protocol.messages.metadata import MetadataRequest
+from tests.support.waiting import PATIENCE_S
 from tests.support.wire.raw import RawConnection
 
 FETCHES = 60
@@ -28,7 +29,7 @@ def test_large_answers_use_the_same_memory_again() -> None:
         with Admin(bootstrap_servers=broker.bootstrap) as admin:
             admin.create_topic("large", configs={"max.message.bytes": "2000000"})
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
-            producer.send("large", value).result(60)
+            producer.send("large", value).result(PATIENCE_S)
         # Each seek waits for the fetch that is under way at the end of the log.
         with Consumer(bootstrap_servers=broker.bootstrap, fetch_max_wait_ms=1) as consumer:
             consumer.assign([("large", 0)])
@@ -36,14 +37,14 @@ def test_large_answers_use_the_same_memory_again() -> None:
                 if turn == 10:
                     before = page_faults(broker.pid)
                 consumer.seek(("large", 0), 0)
-                assert len(consumer.poll(60_000)) == 1
+                assert len(consumer.poll(300_000)) == 1
         faults = page_faults(broker.pid) - before
     assert faults < FETCHES * len(value) // PAGE_BYTES // 4, f"{faults} pages for {FETCHES} answers"
 
 
 def full_collections(metrics_url: str) -> int:
     """How often Python looked at every object of the broker."""
-    with urllib.request.urlopen(metrics_url, timeout=60) as answer:
+    with urllib.request.urlopen(metrics_url, timeout=PATIENCE_S) as answer:
         found = re.search(
             r'^python_gc_collections_total\{generation="2"\} (\S+)$', answer.read().decode(), re.MULTILINE
         )

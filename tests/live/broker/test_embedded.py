@@ -13,6 +13,7 @@ import pytest
 import ottla
 from ottla.broker.embedded import EmbeddedBroker
 from ottla.errors import OttlaError
+from tests.support.waiting import PATIENCE_S
 
 SOURCE = str(Path(__file__).parents[3] / "src")
 
@@ -27,7 +28,7 @@ def is_alive(pid: int) -> bool:
 
 def accepts(broker: EmbeddedBroker) -> bool:
     try:
-        socket.create_connection((broker.host, broker.port), timeout=5).close()
+        socket.create_connection((broker.host, broker.port), timeout=PATIENCE_S).close()
     except ConnectionRefusedError:
         return False
     return True
@@ -116,7 +117,7 @@ def test_it_dies_with_its_parent(number: signal.Signals, tmp_path: Path) -> None
     pid = int(parent.stdout.readline())
     assert is_alive(pid)
     parent.send_signal(number)
-    parent.communicate(timeout=60)
+    parent.communicate(timeout=PATIENCE_S)
     deadline = time.monotonic() + 60
     while is_alive(pid):
         assert time.monotonic() < deadline, "the broker outlived its parent"

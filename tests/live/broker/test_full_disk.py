@@ -29,7 +29,7 @@ def records_in(broker: EmbeddedBroker) -> int:
     with Consumer(bootstrap_servers=broker.bootstrap) as consumer:
         consumer.assign([("orders", 0)])
         consumer.seek(("orders", 0), 0)
-        return len(consumer.poll(20_000))
+        return len(consumer.poll(300_000))
 
 
 def produce(client: RawConnection) -> ErrorCode:

@@ -20,7 +20,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchRequest
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 RECORDS, RECORD_BYTES = 60, 1_000_000
 MAX_STALL_S = 1.0
@@ -54,7 +54,7 @@ class OtherClient:
     """Sends a small request every few milliseconds and measures how long it waits for the answer."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
-        self._sock = socket.create_connection((broker.host, broker.port), timeout=60)
+        self._sock = socket.create_connection((broker.host, broker.port), timeout=PATIENCE_S)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.waits: list[float] = []
@@ -99,7 +99,7 @@ def hostile(broker: EmbeddedBroker, count: int, send: Callable[[socket.socket], 
     try:
         other.answered(20)
         for _ in range(count):
-            peers.append(socket.create_connection((broker.host, broker.port), timeout=60))
+            peers.append(socket.create_connection((broker.host, broker.port), timeout=PATIENCE_S))
             send(peers[-1])
         yield peers
         other.answered(50)
@@ -140,7 +140,7 @@ def test_peers_that_send_half_a_request_cost_little_memory(broker: EmbeddedBroke
 
 
 def test_a_peer_that_reads_gets_everything(broker: EmbeddedBroker) -> None:
-    with socket.create_connection((broker.host, broker.port), timeout=60) as sock:
+    with socket.create_connection((broker.host, broker.port), timeout=PATIENCE_S) as sock:
         sock.sendall(fetch_everything())
         size = struct.unpack(">i", receive(sock, 4))[0]
         assert 50_000_000 < size < 58_000_000  # fetch.max.bytes

@@ -10,7 +10,7 @@ from ottla import Admin, Broker, Producer
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 from tests.support.wire.pulse import Pulse
 from tests.support.wire.raw import RawConnection, batch
 
@@ -66,12 +66,12 @@ def test_a_partition_that_found_no_file_descriptor_is_served_when_there_are_some
         Producer(bootstrap_servers=broker.bootstrap, delivery_timeout_ms=60_000) as producer,
     ):
         admin.create_topic("before")
-        producer.send("before", b"a").result(60)
+        producer.send("before", b"a").result(PATIENCE_S)
         soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_NOFILE)
         used = max(map(int, os.listdir(f"/proc/{broker.pid}/fd"))) + 1
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used, hard))
         admin.create_topic("orders")
         eventually(lambda: "partition orders-0 is offline and will be opened again" in broker.log)
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
-        assert producer.send("orders", b"a").result(60).offset == 0
+        assert producer.send("orders", b"a").result(PATIENCE_S).offset == 0
         assert "partition orders-0 was offline and is served again" in broker.log

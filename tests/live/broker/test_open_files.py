@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ottla.child_process import child_environment
+from tests.support.waiting import PATIENCE_S
 from tests.support.wire.raw import RawConnection, Side, batch
 
 FILES_MAX = 256
@@ -25,7 +26,7 @@ def broker_with_few_files(data: Path) -> Iterator[str]:
         yield process.stdout.readline().removeprefix("ottla ready: ").strip()
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE_S)
 
 
 def test_connections_leave_enough_files_for_the_logs(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def read(cluster: EmbeddedCluster, topic: str, count: int) -> list[int]:
     with ottla.Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
         while len(found) < count:
-            records = consumer.poll(60_000)
+            records = consumer.poll(300_000)
             assert records, f"{len(found)} of {count} records"
             found += [int(record.value or b"") for record in records]
     return found

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ottla.cli.main import main
+from tests.support.waiting import PATIENCE_S
 
 UNREACHABLE = "127.0.0.1:1"
 
@@ -61,7 +62,7 @@ def shell(broker: Any, *words: str, stdin: bytes = b"", **environment: str) -> "
         input=stdin,
         capture_output=True,
         env=os.environ | {"OTTLA_BOOTSTRAP": broker.bootstrap} | environment,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 
@@ -305,7 +306,7 @@ def test_a_full_disk_is_reported_in_one_line(broker: Any, run: Run, topic: str, 
     for words in (("consume", topic, "-e"), ("topic", "list", "--json")):
         command = [sys.executable, "-m", "ottla", *words, "--bootstrap-server", broker.bootstrap]
         with open("/dev/full", "wb") as full:
-            ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+            ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S)
         assert ran.stderr == b"ottla: cannot write the output: no space left on device\n"
         assert ran.returncode == 1
 
@@ -333,7 +334,7 @@ def test_a_closed_pipe_is_not_an_error(broker: Any, run: Run, topic: str, file: 
     assert process.stderr is not None
     assert process.stdout.readline() == b"x" * 100 + b"\n"
     process.stdout.close()
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert process.stderr.read() == b""
     process.stderr.close()
 
@@ -353,7 +354,7 @@ def test_consume_follows_new_records_and_ends_quietly_on_ctrl_c(broker: Any, run
     run("produce", topic, "-f", file("after\n"))
     assert process.stdout.readline() == b"after\n"
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert process.stdout.read() == b""
     assert process.stderr.read() == b""
     process.stdout.close()

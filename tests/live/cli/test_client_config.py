@@ -10,6 +10,7 @@ from ottla import Broker, Producer
 from ottla.cli.app import run as main
 from ottla.cli.client_config import read_client_properties
 from ottla.errors import ConfigError
+from tests.support.waiting import PATIENCE_S
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
@@ -93,7 +94,7 @@ def test_the_address_of_the_command_line_comes_before_that_of_the_file(propertie
 def test_settings_of_security_on_the_command_line_reach_every_client_of_a_command(secure: Any, run: Run) -> None:
     settings = secure.client_settings
     with Producer(settings) as producer:
-        producer.send("by-hand", b"x").result(30)
+        producer.send("by-hand", b"x").result(PATIENCE_S)
     given = [
         word for name, value in settings.items() for word in ("--set", f"{name}={value}") if "bootstrap" not in name
     ]
@@ -159,8 +160,8 @@ def test_a_pipeline_reaches_the_brokers_and_shows_no_secret(
     """With references in its file, and with the settings of a client.properties."""
     settings = secure.client_settings
     with Producer(settings) as producer:
-        producer.send("sold", b"{}").result(30)
-        producer.send("earned", b"{}").result(30)
+        producer.send("sold", b"{}").result(PATIENCE_S)
+        producer.send("earned", b"{}").result(PATIENCE_S)
     text = "source: {topic: sold, schema: id bigint}\nsql: SELECT id FROM sold\nsink: {topic: earned}\n"
     file = tmp_path / "revenue.yaml"
     file.write_text(text)

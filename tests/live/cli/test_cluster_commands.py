@@ -172,7 +172,7 @@ def test_replicas_are_moved_and_added(run: Run, cluster: EmbeddedCluster, orders
         consumer.assign([(orders, partition) for partition in range(3)])
         found: list[bytes | None] = []
         while len(found) < 300:
-            records = consumer.poll(60_000)
+            records = consumer.poll(300_000)
             assert records, f"{len(found)} of 300 records"
             found += [record.value for record in records]
     assert len(set(found)) == 300

@@ -10,7 +10,7 @@ import pytest
 
 from ottla import Admin, Broker, Consumer
 from ottla.cli.main import main
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def live() -> Iterator[Any]:
         finally:
             stop.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(PATIENCE_S)
 
 
 @pytest.fixture

@@ -10,13 +10,14 @@ import pytest
 from tests.support.processes.cluster import OttlaCluster, OttlaNode
 from tests.support.processes.cluster_load import QUICK
 from tests.support.processes.etcd import EtcdCluster
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
 
 def migrate(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "ottla", "cluster", "migrate-metadata", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 class Clients:
@@ -38,7 +39,7 @@ class Clients:
             if is_kept:
                 producer.commit_transaction(60)
             else:
-                producer.flush(60)
+                producer.flush(PATIENCE_S)
                 producer.abort_transaction(60)
         self.sent += [b"%d-1-%d" % (len(self.sent), number) for number in range(20)]
 

@@ -132,18 +132,18 @@ def test_a_consumer_is_told_at_once_which_group_or_topic_it_may_not_read(play: C
         async with AsyncConsumer(settings) as consumer:
             await consumer.subscribe(["orders"])
             with pytest.raises(KafkaError) as refused:
-                await consumer.poll(20_000)
+                await consumer.poll(300_000)
             assert refused.value.code in (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         await world.allow("bob", Operation.READ, ResourceType.GROUP, "billing")
         async with AsyncConsumer(settings) as consumer:
             await consumer.subscribe(["orders"])
             with pytest.raises(KafkaError) as refused:
-                await consumer.poll(20_000)
+                await consumer.poll(300_000)
             is_about(refused.value, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")
         await world.allow("bob", Operation.READ, ResourceType.TOPIC, "orders")
         async with AsyncConsumer(settings) as consumer:
             await consumer.subscribe(["orders"])
-            records = await consumer.poll(20_000)
+            records = await consumer.poll(300_000)
             assert [record.value for record in records] == [b"1"]
             await consumer.commit()
 
@@ -158,7 +158,7 @@ def test_an_assigned_consumer_that_loses_its_permission_is_told(play: Callable[[
             assert not await consumer.poll(200)
             assert await world.admin.delete_acls([AclBindingFilter(principal="User:bob")])
             with pytest.raises(KafkaError) as refused:
-                await consumer.poll(20_000)
+                await consumer.poll(300_000)
             is_about(refused.value, ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders")
 
     play(story)

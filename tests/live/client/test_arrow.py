@@ -96,7 +96,7 @@ def test_columns_and_objects_have_the_same_records(broker: Any, admin: Admin, to
         consumer.assign(assigned)
         objects: list[ConsumerRecord] = []
         while len(objects) < 650:
-            polled = list(consumer.poll(60_000))
+            polled = list(consumer.poll(300_000))
             assert polled, "no records within a minute"
             objects += polled
     by_place = {(record.partition, record.offset): record for record in objects}
@@ -218,15 +218,15 @@ def test_seek_pause_and_empty_polls_work_like_with_poll(broker: Any, admin: Admi
             consumer.poll_arrow()
         consumer.assign([(topic, 0), (topic, 1)])
         consumer.pause([(topic, 1)])
-        assert values(consumer.poll_arrow(60_000)) == [b"%d" % i for i in range(0, 20, 2)]
+        assert values(consumer.poll_arrow(300_000)) == [b"%d" % i for i in range(0, 20, 2)]
         nothing = consumer.poll_arrow(10)
         assert nothing.schema == SCHEMA
         assert nothing.num_rows == 0
         consumer.seek((topic, 0), 8)
-        assert values(consumer.poll_arrow(60_000)) == [b"16", b"18"]
+        assert values(consumer.poll_arrow(300_000)) == [b"16", b"18"]
         consumer.resume([(topic, 1)])
-        assert values(consumer.poll_arrow(60_000, max_records=3)) == [b"1", b"3", b"5"]
-        some = consumer.poll_arrow(60_000, columns=["offset", "timestamp"], timestamp_unit="us")
+        assert values(consumer.poll_arrow(300_000, max_records=3)) == [b"1", b"3", b"5"]
+        some = consumer.poll_arrow(300_000, columns=["offset", "timestamp"], timestamp_unit="us")
         assert some.schema.names == ["offset", "timestamp"]
         assert some.num_rows == 7
         assert some.schema.field("timestamp").type == pa.timestamp("us", "UTC")
@@ -241,10 +241,10 @@ def test_a_group_commits_records_returned_as_columns(broker: Any, admin: Admin, 
         producer.send_arrow(pa.table({"value": [f"{i}" for i in range(10)]}), topic).result(PATIENCE_S)
     with Consumer(**settings) as consumer:
         consumer.subscribe([topic])
-        assert values(consumer.poll_arrow(60_000, max_records=4)) == [b"0", b"1", b"2", b"3"]
+        assert values(consumer.poll_arrow(300_000, max_records=4)) == [b"0", b"1", b"2", b"3"]
     with Consumer(**settings) as consumer:
         consumer.subscribe([topic])
-        assert values(consumer.poll_arrow(60_000)) == [b"%d" % i for i in range(4, 10)]
+        assert values(consumer.poll_arrow(300_000)) == [b"%d" % i for i in range(4, 10)]
 
 
 def test_read_committed_returns_only_committed_rows(broker: Any, admin: Admin, topic: str) -> None:
@@ -389,12 +389,16 @@ for call in (lambda: consumer.poll_arrow(), lambda: producer.send_arrow(0, "t"),
     except ottla.OttlaError as error:
         print(error.message, "|", error.hint)
 """
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert found.stdout.splitlines() == ["Arrow columns need pyarrow | Run pip install 'ottla[arrow]'."] * 3
 
 
 def test_importing_the_client_does_not_import_pyarrow() -> None:
     uses = "import sys, ottla; ottla.Consumer; ottla.Producer; import ottla.client.consumer.arrow"
     program = f"{uses}; print('pyarrow' in sys.modules)"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    )
     assert found.stdout.strip() == "False"

@@ -10,6 +10,7 @@ import pytest
 
 from ottla import Admin, Broker, Consumer, Producer
 from tests.support.processes.crashing import load_example
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,7 +27,7 @@ def read(bootstrap: str, topic: str, rows: int) -> dict[bytes, list[bytes]]:
         consumer.assign([(topic, 0)])
         found: list[Any] = []
         while len(found) < rows:
-            batch = consumer.poll_arrow(60_000)
+            batch = consumer.poll_arrow(300_000)
             assert batch.num_rows, f"only {len(found)} of {rows} rows came"
             found += batch.to_pylist()
     values: dict[bytes, list[bytes]] = {}
@@ -42,7 +43,7 @@ def test_every_listing_of_the_page_runs(broker: Any) -> None:
     shown: dict[str, Any] = {}
     for piece in pieces:
         # Readers of the page need not be as patient as a test.
-        code = piece.replace("127.0.0.1:9092", broker.bootstrap).replace("poll_arrow(5_000)", "poll_arrow(60_000)")
+        code = piece.replace("127.0.0.1:9092", broker.bootstrap).replace("poll_arrow(5_000)", "poll_arrow(300_000)")
         exec(compile(code, "docs/arrow.md", "exec"), shown)
     assert shown["batch"].column("key").to_pylist() == [b"ann", b"bob", b"ann"]
     assert sum(part.rows for part in shown["stored"].values()) == 3
@@ -61,7 +62,7 @@ def test_the_example_sums_the_orders_of_each_customer(broker: Any, topic: str) -
     customers = ["ann", "bob", "eve"]
     orders = pa.table({"key": [customers[i % 3] for i in range(300)], "value": [str(i) for i in range(300)]})
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
-        producer.send_arrow(orders, source).result(60)
+        producer.send_arrow(orders, source).result(PATIENCE_S)
     run = load_example(ROOT / "examples" / "arrow.py").run
     arguments = (broker.bootstrap, source, target, f"{topic}-group")
     assert run(*arguments, until_end=True) == 300

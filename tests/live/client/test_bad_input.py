@@ -91,7 +91,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tls") / "server.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
     try:
-        subprocess.run([*command, "-keyout", path, "-out", f"{path}.crt"], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [*command, "-keyout", path, "-out", f"{path}.crt"], check=True, capture_output=True, timeout=PATIENCE_S
+        )
     except FileNotFoundError:
         pytest.skip("no openssl to make a certificate with")
     path.write_text(path.read_text() + Path(f"{path}.crt").read_text())
@@ -286,9 +288,9 @@ def test_an_iteration_stops_at_a_bad_record_and_continues_after_it(broker: Any, 
     async def story() -> None:
         async with AsyncDeserializingConsumer(None, value_deserializer=json.loads, **settings) as reader:
             await reader.assign([(orders, 0)])
-            values = [record.value for record in await reader.poll(60_000)]
+            values = [record.value for record in await reader.poll(300_000)]
             with pytest.raises(RecordDeserializationError, match="at offset 2"):
-                await reader.poll(60_000)
+                await reader.poll(300_000)
             await reader.seek((orders, 0), 3)
             async for record in reader:
                 values.append(record.value)
@@ -376,7 +378,7 @@ def test_a_failing_assignor_is_named_in_poll(broker: Any, topic: str, assignor: 
     with Consumer(None, **settings, partition_assignment_strategy=[assignor]) as consumer:
         consumer.subscribe([topic])
         with pytest.raises(OttlaError, match=said):
-            consumer.poll(60_000)
+            consumer.poll(300_000)
         assert consumer.assignment() == set()
 
 

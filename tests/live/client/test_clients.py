@@ -267,7 +267,7 @@ def test_positions_are_looked_up_moved_and_reported(admin: Admin, broker: Any, t
         consumer.seek_to_beginning([first])
         assert consumer.position(first) == 0
         consumer.seek(first, 8)
-        assert [record.value for record in consumer.poll(60_000)] == [b"8", b"9"]
+        assert [record.value for record in consumer.poll(300_000)] == [b"8", b"9"]
         assert consumer.position(first) == 10
         assert consumer.lag(first) == 0
         eventually(consumer.is_at_end)  # as of the last fetch, and the other one's may be on its way
@@ -287,7 +287,7 @@ def test_positions_are_looked_up_moved_and_reported(admin: Admin, broker: Any, t
         assert consumer.paused() == {first}
         assert not consumer.poll(300)
         consumer.resume([first])
-        assert len(consumer.poll(60_000, max_records=3)) == 3
+        assert len(consumer.poll(300_000, max_records=3)) == 3
         with pytest.raises(OttlaError, match="must not be a negative number"):
             consumer.seek(first, -1)
         with pytest.raises(OttlaError, match="is not assigned"):
@@ -304,10 +304,10 @@ def test_poll_raises_without_a_position_and_a_reset_policy(admin: Admin, broker:
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="none") as consumer:
         consumer.assign([(topic, 0)])
         with pytest.raises(OttlaError, match=r"no position for .*, and auto\.offset\.reset is none"):
-            consumer.poll(60_000)
+            consumer.poll(300_000)
         consumer.seek((topic, 0), 99)
         with pytest.raises(KafkaError, match="OFFSET_OUT_OF_RANGE"):
-            consumer.poll(60_000)
+            consumer.poll(300_000)
 
 
 def test_a_recreated_topic_is_read_from_its_beginning(admin: Admin, broker: Any, topic: str) -> None:
@@ -318,7 +318,7 @@ def test_a_recreated_topic_is_read_from_its_beginning(admin: Admin, broker: Any,
     settings = {"auto.offset.reset": "earliest", "allow.auto.create.topics": False}
     with Consumer({"bootstrap.servers": broker.bootstrap, **settings}) as consumer:
         consumer.assign([(topic, 0)])
-        assert len(consumer.poll(60_000)) == 5
+        assert len(consumer.poll(300_000)) == 5
         admin.delete_topics([topic])
         made = admin.create_topic(topic, partitions=1)
         # What is written before the broker has the new metadata is deleted with the old topic.
@@ -344,7 +344,7 @@ def test_a_poll_returns_with_the_first_records(admin: Admin, broker: Any, topic:
             AsyncProducer(bootstrap_servers=broker.bootstrap) as producer,
         ):
             await consumer.assign([(topic, 0)])
-            waiting = asyncio.ensure_future(consumer.poll(60_000))
+            waiting = asyncio.ensure_future(consumer.poll(300_000))
             await producer.send(topic, "a")
             assert [record.value for record in await waiting] == [b"a"]
             await producer.send(topic, "b")
@@ -412,7 +412,7 @@ def test_a_consumer_continues_after_a_broker_restart(topic: str) -> None:
     ):
         producer.send_and_wait(topic, "before")
         consumer.assign([(topic, 0)])
-        assert [record.value for record in consumer.poll(60_000)] == [b"before"]
+        assert [record.value for record in consumer.poll(300_000)] == [b"before"]
         mortal.restart()
         producer.send_and_wait(topic, "after")
         records: list[Any] = []

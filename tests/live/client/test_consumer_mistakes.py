@@ -70,18 +70,18 @@ def test_an_invalid_argument_is_named_in_the_error(consumer: Consumer, filled: s
 
 
 def test_an_invalid_timeout_is_refused_even_if_nothing_has_to_be_waited_for(consumer: Consumer) -> None:
-    first = consumer.poll(60_000, max_records=1)
+    first = consumer.poll(300_000, max_records=1)
     for poll in (consumer.poll, consumer.poll_arrow):
         with pytest.raises(OttlaError, match="timeout_ms must be a whole number"):
             poll(None)  # type: ignore[arg-type]
-    assert [record.offset for record in [*first, *consumer.poll(60_000, max_records=1)]] == [0, 1]
+    assert [record.offset for record in [*first, *consumer.poll(300_000, max_records=1)]] == [0, 1]
 
 
 def test_a_poll_that_gets_only_hidden_records_respects_its_timeout(
     consumer: Consumer, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must not keep the loop busy: other clients of the process use it too."""
-    consumer.poll(60_000, max_records=1)
+    consumer.poll(300_000, max_records=1)
     inner = consumer._async
     monkeypatch.setattr(inner._fetcher, "take", lambda most: {})
     assert inner._fetcher.has_records
@@ -96,7 +96,7 @@ def test_an_invalid_topic_name_raises_in_every_poll(broker: Any, topic: str) -> 
         consumer.subscribe(["bad name!"])
         for _ in range(2):
             with pytest.raises(KafkaError, match="topic bad name!") as refused:
-                consumer.poll(60_000)
+                consumer.poll(300_000)
             assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -119,10 +119,10 @@ def test_assigned_partitions_of_an_invalid_topic_raise_the_cause(broker: Any, fi
         consumer.assign([("bad name!", 0)])
         for _ in range(3):
             with pytest.raises(KafkaError, match="topic bad name!") as refused:
-                consumer.poll(60_000)
+                consumer.poll(300_000)
             assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
         consumer.assign([(filled, 0)])
-        assert consumer.poll(60_000), "what is not read any more is no trouble any more"
+        assert consumer.poll(300_000), "what is not read any more is no trouble any more"
 
 
 def test_the_position_of_a_missing_partition_names_the_existing_ones(broker: Any, filled: str) -> None:
@@ -175,7 +175,7 @@ def numbers(broker: Any, filled: str) -> Iterator[DeserializingConsumer[bytes, i
         consumer.assign([(filled, 0)])
         found: list[Any] = []
         while len(found) < COUNT:
-            found += consumer.poll(60_000)
+            found += consumer.poll(300_000)
         assert consumer._deserializers._failure is not None, "the next poll() will raise"
         yield consumer
 
@@ -184,7 +184,7 @@ def test_a_deserialization_error_is_not_raised_after_seeking_past_it(
     numbers: DeserializingConsumer[bytes, int], filled: str
 ) -> None:
     numbers.seek((filled, 0), COUNT + 1)
-    assert [record.value for record in numbers.poll(60_000)] == [6, 7]
+    assert [record.value for record in numbers.poll(300_000)] == [6, 7]
 
 
 def test_a_deserialization_error_of_an_unassigned_partition_is_not_raised(
@@ -201,4 +201,4 @@ def test_a_deserialization_error_waits_while_its_partition_is_paused(
     assert numbers.poll(100) == []
     numbers.resume([(filled, 0)])
     with pytest.raises(OttlaError, match=f"the value of {filled}-0 at offset {COUNT} cannot be deserialized"):
-        numbers.poll(60_000)
+        numbers.poll(300_000)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from tests.support.waiting import PATIENCE_S
+
 THREADS = """
 import sys, threading
 import ottla
@@ -29,5 +31,7 @@ assert not failures, failures
 
 
 def test_threads_can_use_different_names_for_the_first_time_at_once() -> None:
-    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr

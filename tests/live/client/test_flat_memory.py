@@ -77,7 +77,7 @@ def test_memory_stays_flat_while_producing_and_consuming(broker: "EmbeddedBroker
             producer.flush()
             received = 0
             while received < RECORDS:
-                records = consumer.poll(60_000)
+                records = consumer.poll(300_000)
                 assert records, f"{received} of {RECORDS} records came"
                 received += sum(1 for record in records if record.value)
 

@@ -17,7 +17,7 @@ from ottla import (
 )
 from ottla.client.core.model import Records
 from ottla.errors import ArgumentError, KafkaError, OttlaError
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 
 class Tracing(ProducerInterceptor):
@@ -104,7 +104,7 @@ def test_only_interceptors_are_accepted() -> None:
 
 def test_objects_with_the_blocking_api(broker: Any, one_partition: str) -> None:
     with SerializingProducer(bootstrap_servers=broker.bootstrap, value_serializer=json.dumps) as producer:
-        producer.send(one_partition, {"n": 1}).result(30)
+        producer.send(one_partition, {"n": 1}).result(PATIENCE_S)
         assert producer.send_and_wait(one_partition, {"n": 2}).offset == 1
         sent = producer.try_send(one_partition, {"n": 3})
         assert sent is not None

@@ -62,7 +62,7 @@ def test_a_poll_returns_at_most_max_records_of_the_rest(consumer: Consumer, topi
 
 def test_the_rest_of_an_unassigned_partition_is_not_returned(consumer: Consumer, topics: tuple[str, str]) -> None:
     consumer.assign([(topics[1], 0)])
-    assert [record[:3] for record in consumer.poll(60_000, max_records=1)] == [(topics[1], 0, 0)]
+    assert [record[:3] for record in consumer.poll(300_000, max_records=1)] == [(topics[1], 0, 0)]
 
 
 def test_unsubscribing_drops_the_rest(consumer: Consumer, topics: tuple[str, str]) -> None:
@@ -79,7 +79,7 @@ def test_paused_partitions_keep_the_rest(consumer: Consumer, topics: tuple[str, 
     consumer.pause([first])
     assert not consumer.poll(100)
     consumer.assign([first, other])
-    assert [record[:3] for record in consumer.poll(60_000, max_records=1)] == [(topics[1], 0, 0)]
+    assert [record[:3] for record in consumer.poll(300_000, max_records=1)] == [(topics[1], 0, 0)]
     assert consumer.position(first) == 1, "it was not given out"
     consumer.resume([first])
     assert [record[:3] for record in consumer.poll(max_records=1)] == [(topics[0], 0, 1)]
@@ -103,7 +103,7 @@ def test_an_iteration_skips_a_partition_that_is_paused_meanwhile(consumer: Consu
 
 def test_a_seek_drops_the_rest(consumer: Consumer, topics: tuple[str, str]) -> None:
     consumer.seek((topics[0], 0), 7)
-    assert offsets(consumer.poll(60_000)) == [7, 8, 9]
+    assert offsets(consumer.poll(300_000)) == [7, 8, 9]
 
 
 def record(partition: TopicPartition, offset: int) -> ConsumerRecord:
@@ -157,10 +157,10 @@ def test_records_that_did_not_reach_the_caller_are_returned_again(
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
         consumer.assign([(topics[0], 0)])
         with pytest.raises(KeyboardInterrupt):
-            consumer.poll_arrow(60_000, max_records=4) if columns else consumer.poll(60_000, max_records=4)
+            consumer.poll_arrow(300_000, max_records=4) if columns else consumer.poll(300_000, max_records=4)
         assert ctrl_c == ["RecordBatch" if columns else "Records"]
         assert consumer.position((topics[0], 0)) == 0
-        assert offsets(consumer.poll(60_000)) == list(range(COUNT))
+        assert offsets(consumer.poll(300_000)) == list(range(COUNT))
 
 
 def test_the_rest_of_a_loop_is_returned_again_too(
@@ -177,12 +177,12 @@ def test_records_that_reached_the_caller_are_not_returned_again(
 ) -> None:
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
         consumer.assign([(topics[0], 0)])
-        assert offsets(consumer.poll(60_000, max_records=4)) == [0, 1, 2, 3]
+        assert offsets(consumer.poll(300_000, max_records=4)) == [0, 1, 2, 3]
         with monkeypatch.context() as patch:
             patch.setattr(OneThreadCalls, "try_here", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
-                consumer.poll(60_000)
-        assert offsets(consumer.poll(60_000)) == [4, 5, 6, 7, 8, 9]
+                consumer.poll(300_000)
+        assert offsets(consumer.poll(300_000)) == [4, 5, 6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("iterates", [False, True], ids=["poll", "iteration"])
@@ -200,8 +200,8 @@ def test_records_being_deserialized_are_returned_again(ottla: Any, topics: tuple
         consumer.assign([(topics[0], 0)])
         found: list[int | None] = []
         with pytest.raises(KeyboardInterrupt):
-            found.extend(record.value for record in (consumer if iterates else consumer.poll(60_000)))
+            found.extend(record.value for record in (consumer if iterates else consumer.poll(300_000)))
         assert found == ([0] if iterates else [])
         while len(found) < COUNT:
-            found += [record.value for record in consumer.poll(60_000)]
+            found += [record.value for record in consumer.poll(300_000)]
         assert found == list(range(COUNT))

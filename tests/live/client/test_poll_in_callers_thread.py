@@ -14,6 +14,7 @@ from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.consumer.consumer import WakeupError
 from ottla.client.consumer.record_reader import RecordReader
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S
 from tests.support.worlds.consumer_world import ConsumerWorld
 
 COUNT = 50
@@ -33,7 +34,7 @@ def consumer(ottla: Any, filled: str) -> Iterator[Consumer]:
     """A consumer that has returned the first record; the others are buffered."""
     with Consumer(bootstrap_servers=ottla.bootstrap, auto_offset_reset="earliest", fetch_min_bytes=COUNT) as consumer:
         consumer.assign([(filled, 0)])
-        assert values(consumer.poll(60_000, max_records=1)) == [0]
+        assert values(consumer.poll(300_000, max_records=1)) == [0]
         yield consumer
 
 
@@ -48,10 +49,10 @@ def loop_held() -> Iterator[None]:
 
     def hold() -> None:
         held.set()
-        over.wait(60)
+        over.wait(PATIENCE_S)
 
     loop_thread.running_loop().call_soon_threadsafe(hold)
-    assert held.wait(60)
+    assert held.wait(PATIENCE_S)
     yield
     over.set()
 
@@ -91,7 +92,7 @@ def test_an_iteration_interrupted_while_taking_loses_nothing(
     with pytest.raises(KeyboardInterrupt):
         next(iter(consumer))
     assert consumer.position((filled, 0)) == 1
-    assert values(consumer.poll(60_000)) == list(range(1, COUNT))
+    assert values(consumer.poll(300_000)) == list(range(1, COUNT))
 
 
 def test_a_wakeup_comes_before_buffered_records(consumer: Consumer) -> None:
@@ -126,7 +127,7 @@ def test_an_interrupted_poll_loses_nothing(
     with pytest.raises(KeyboardInterrupt):
         consumer.poll_arrow() if columns else consumer.poll()
     assert consumer.position((filled, 0)) == 5
-    assert values(consumer.poll(60_000)) == list(range(5, COUNT))
+    assert values(consumer.poll(300_000)) == list(range(5, COUNT))
 
 
 def test_a_member_that_takes_buffered_records_counts_as_polling(ottla: Any, filled: str) -> None:

@@ -16,6 +16,7 @@ from ottla.client.producer.accumulator import Accumulator
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S
 
 WOULD_DEADLOCK = "a blocking call inside a callback of the client would deadlock"
 
@@ -68,8 +69,8 @@ def test_a_bad_record_is_refused_and_the_good_ones_around_it_are_stored(
             with pytest.raises((TypeError, OttlaError, KafkaError), match=said):
                 send(one_partition, b"bad", **arguments)
             after = producer.send(one_partition, b"after")
-            assert after.result(30).offset == before.result(30).offset + 1
-        producer.flush(30_000)
+            assert after.result(PATIENCE_S).offset == before.result(PATIENCE_S).offset + 1
+        producer.flush(300_000)
         assert not producer._async._accumulator.unfinished
         assert producer._async._accumulator.buffered_bytes == 0
 
@@ -79,7 +80,7 @@ def test_a_bad_first_record_leaves_nothing_pending(broker: Any, one_partition: s
         with pytest.raises(KafkaError, match="64 bits") as caught:
             producer.send(one_partition, b"bad", timestamp=2**70)
         assert caught.value.code == ErrorCode.INVALID_TIMESTAMP
-        producer.flush(30_000)
+        producer.flush(300_000)
 
 
 def test_a_transaction_with_a_rejected_record_cannot_be_committed(broker: Any, one_partition: str) -> None:
@@ -100,7 +101,7 @@ def test_a_transaction_with_a_rejected_record_cannot_be_committed(broker: Any, o
             producer.send(one_partition, b"a")
     with Consumer(settings, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
         consumer.assign([(one_partition, 0)])
-        assert [record.value for record in consumer.poll(30_000)] == [b"a"]
+        assert [record.value for record in consumer.poll(300_000)] == [b"a"]
 
 
 def test_integer_types_of_other_libraries_are_accepted(broker: Any, one_partition: str) -> None:
@@ -132,7 +133,7 @@ def test_headers_from_an_iterator_are_sent_to_a_topic_that_was_unknown(broker: A
         producer.send_and_wait(one_partition, b"v", headers=headers())
     with Consumer(settings, auto_offset_reset="earliest") as consumer:
         consumer.assign([(one_partition, 0)])
-        assert [record.headers for record in consumer.poll(30_000)] == [(("h", b"v"),)]
+        assert [record.headers for record in consumer.poll(300_000)] == [(("h", b"v"),)]
 
 
 # Topics
@@ -172,7 +173,7 @@ def test_an_arrow_table_for_an_invalid_topic_is_refused(broker: Any, one_partiti
             producer.send_arrow(pa.table({"value": [b"v"]}), "")
         with pytest.raises(KafkaError, match="the name of a topic is empty"):
             producer.send_arrow(pa.table({"value": [b"v", b"w"], "topic": ["", one_partition]}))
-        assert producer.send_arrow(pa.table({"value": [b"v"]}), one_partition).result(30)
+        assert producer.send_arrow(pa.table({"value": [b"v"]}), one_partition).result(PATIENCE_S)
 
 
 def test_a_consumer_reads_on_after_an_invalid_topic(broker: Any, one_partition: str) -> None:
@@ -183,7 +184,7 @@ def test_a_consumer_reads_on_after_an_invalid_topic(broker: Any, one_partition: 
         with pytest.raises(TypeError, match="a topic is text"):
             consumer.assign([TopicPartition(nothing, 0)])
         consumer.assign([(one_partition, 0)])
-        assert [record.value for record in consumer.poll(30_000)] == [b"v"]
+        assert [record.value for record in consumer.poll(300_000)] == [b"v"]
 
 
 def test_a_string_enum_member_is_a_topic(broker: Any, one_partition: str) -> None:
@@ -207,7 +208,7 @@ def test_blocking_inside_a_callback_raises_instead_of_deadlocking(broker: Any, o
             assert delivery.result().offset == 0  # what is done needs no waiting
             try:
                 if wait == "result":
-                    producer.send(one_partition, b"from a callback").result(30)
+                    producer.send(one_partition, b"from a callback").result(PATIENCE_S)
                 else:
                     producer.send_and_wait(one_partition, b"from a callback")
             except OttlaError as error:
@@ -215,7 +216,7 @@ def test_blocking_inside_a_callback_raises_instead_of_deadlocking(broker: Any, o
             done.set()
 
         producer.send(one_partition, b"v").add_done_callback(callback)
-        assert done.wait(30)
+        assert done.wait(PATIENCE_S)
         assert said == [WOULD_DEADLOCK]
         with Producer(bootstrap_servers=broker.bootstrap) as another:
             assert another.send_and_wait(one_partition, b"not held up").offset > 0
@@ -228,12 +229,12 @@ def test_result_on_the_producers_own_loop_raises_instead_of_deadlocking(broker: 
         async with AsyncProducer(bootstrap_servers=broker.bootstrap) as producer:
             delivery = await producer.send(one_partition, b"v")
             with pytest.raises(OttlaError, match=WOULD_DEADLOCK):
-                delivery.result(30)
+                delivery.result(PATIENCE_S)
             assert (await delivery).offset == 0
             assert delivery.result().offset == 0
             rows = await producer.send_arrow(pa.table({"value": [b"w"]}), one_partition)
             with pytest.raises(OttlaError, match=WOULD_DEADLOCK):
-                rows.result(30)
+                rows.result(PATIENCE_S)
             assert await rows == rows.result()
 
     asyncio.run(main())
@@ -244,6 +245,6 @@ def test_result_of_a_blocking_producer_works_on_another_event_loop(broker: Any, 
 
     async def cell() -> None:
         with Producer(bootstrap_servers=broker.bootstrap) as producer:
-            assert producer.send(one_partition, b"v").result(30).offset == 0
+            assert producer.send(one_partition, b"v").result(PATIENCE_S).offset == 0
 
     asyncio.run(cell())

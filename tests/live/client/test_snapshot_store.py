@@ -12,6 +12,7 @@ from ottla.client.stores.snapshot_store import AsyncSnapshotStore, SnapshotStore
 from ottla.client.transactions.errors import TransactionFatal
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -98,7 +99,7 @@ def test_no_other_instance_can_commit_while_a_snapshot_is_read(
 
     zombies[0].close()
     zombies[:] = [SnapshotStore.open(**places)]
-    asyncio.run_coroutine_threadsafe(open_async(), loop_thread.running_loop()).result(60)
+    asyncio.run_coroutine_threadsafe(open_async(), loop_thread.running_loop()).result(PATIENCE_S)
     assert isinstance(attempts[-1], TransactionFatal)
     zombies[0].close()
 

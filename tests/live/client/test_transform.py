@@ -18,7 +18,7 @@ from ottla.client.transactions.errors import TransactionAbortable
 from ottla.client.transform import GUARANTEES, Output, async_transform, dead_letter, transform
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 COUNT = 60
 PARTITIONS = 2
@@ -138,7 +138,7 @@ def test_members_share_the_work_and_write_everything_once(topics: Topics) -> Non
         return record.value
 
     topics.run(function, "exactly-once", max_poll_records=2)
-    second.join(60)
+    second.join(PATIENCE_S)
     assert topics.output() == list(range(COUNT))
 
 
@@ -169,13 +169,13 @@ def test_an_instance_without_partitions_is_at_the_end(topics: Topics, guarantee:
 
             eventually(lambda: shares() == [1, 1])
         late = instance("z", until_end=True, stop=stop)
-        late.join(60)
+        late.join(PATIENCE_S)
         assert not late.is_alive()
         eventually(lambda: len(topics.output()) == COUNT)
     finally:
         stop.set()
         for each in holders:
-            each.join(60)
+            each.join(PATIENCE_S)
     assert topics.output() == list(range(COUNT))
 
 
@@ -298,7 +298,7 @@ def test_ctrl_c_aborts_the_open_transaction(topics: Topics) -> None:
         try:
             assert child.stdout.readline() == "open\n"
             child.send_signal(signal.SIGINT)
-            _, errors = child.communicate(timeout=100)
+            _, errors = child.communicate(timeout=PATIENCE_S)
         finally:
             child.kill()
     assert errors.endswith("KeyboardInterrupt\n")

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.waiting import PATIENCE_S
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SOURCE = Path(__file__).parents[3] / "src"
 
@@ -165,7 +167,7 @@ def test_users_see_the_types_of_the_public_api(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 from ottla import Admin, Consumer, Producer
 from ottla.client.producer.speedups import Delivery
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 FORGETS = """
 import asyncio, sys
@@ -73,7 +73,7 @@ def test_at_exit_records_are_flushed_groups_are_left_and_the_log_says_so(broker:
     assert members(admin, topic) == 0
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
-        assert [record.value for record in consumer.poll(30_000)] == [b"0", b"1", b"2"]
+        assert [record.value for record in consumer.poll(300_000)] == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("is_used", [True, False])
@@ -87,7 +87,7 @@ def test_a_client_that_outlives_its_module_ends_quietly(module: str, name: str, 
         [sys.executable, "-c", KEEPS, module, name, "used" if is_used else "unused"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert "Exception ignored" not in done.stderr, done.stderr
@@ -121,7 +121,7 @@ def test_a_producer_that_is_dropped_still_sends_its_records(broker: Any, admin: 
 
     with pytest.warns(ResourceWarning, match="producer ottla was not closed"):
         delivery = forget()
-    assert delivery.result(30).offset == 0
+    assert delivery.result(PATIENCE_S).offset == 0
 
 
 def test_a_failed_record_that_nobody_looks_at_is_logged(

@@ -9,7 +9,7 @@ from ottla.errors import ErrorCode
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from tests.support.processes.cluster import OttlaCluster, OttlaNode
 from tests.support.processes.cluster_load import Load
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def test_the_others_go_on_when_a_broker_dies_or_hangs_inside_a_metadata_commit(
                 asking.start()
                 eventually(lambda: not trigger.exists())
                 eventually(lambda: not victim.is_running)
-                asking.join(30)
+                asking.join(PATIENCE_S)
 
             load.suffer(f"{fate} in a commit", victim.id, die_in_a_commit)
             assert create(cluster, f"{topic}-after", 1) == ErrorCode.NONE

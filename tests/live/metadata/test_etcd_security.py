@@ -17,6 +17,7 @@ from ottla.metadata.etcd.store import EtcdStore
 from ottla.metadata.store import Create, Set
 from tests.support.certificates import Authority
 from tests.support.processes.etcd import EtcdCluster
+from tests.support.waiting import PATIENCE_S
 
 PASSWORD = "correct-horse-hunter2"
 
@@ -26,7 +27,7 @@ def text(name: str) -> str:
 
 
 async def commit_once(store: EtcdStore) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await store.start()
         try:
             await store.commit([Create("/a", b"1", ephemeral=True)])
@@ -102,7 +103,7 @@ def test_a_change_of_users_makes_tokens_void_and_the_session_goes_on(etcd_progra
     access = EtcdAccess(user="ottla", password=PASSWORD)
 
     async def story(etcd: EtcdCluster) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             store = EtcdStore(parse_location(etcd.url("/mine")), access, session_timeout_ms=10_000)
             await store.start()
             await store.commit([Create("/a", b"0")])
@@ -125,7 +126,7 @@ def test_a_user_needs_the_password_and_the_prefix_and_tokens_are_renewed(
     access = EtcdAccess(user="ottla", password=PASSWORD)
 
     async def story() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             store = EtcdStore(parse_location(guarded.url("/mine")), access, session_timeout_ms=10_000)
             await store.start()
             await store.commit([Create("/a", b"0")])

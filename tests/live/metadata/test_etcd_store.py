@@ -17,6 +17,7 @@ from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
 from ottla.metadata.store import Change, Check, Conflict, Create, Delete, SessionExpired, Set, StoreUnavailable
 from tests.support.processes.etcd import EtcdCluster
+from tests.support.waiting import PATIENCE_S
 
 _numbers = itertools.count()
 
@@ -28,7 +29,7 @@ def prefix() -> str:
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await story()
 
     asyncio.run(whole())

@@ -14,6 +14,7 @@ import pytest
 
 from ottla.metadata.sqlite_store import SqliteStore
 from ottla.metadata.store import Create
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from ottla.metadata.store import Change
@@ -41,7 +42,7 @@ def path(tmp_path: Path) -> str:
 
 def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE_S):
             await story()
 
     asyncio.run(bounded())
@@ -88,7 +89,7 @@ def test_a_process_that_stops_leaves_the_write_ahead_log_to_the_others(path: str
         await store.start()
         log = os.stat(f"{path}-wal").st_ino
         brief = start_other(path, program=BRIEF_PROCESS)
-        assert brief.wait(60) == 0
+        assert brief.wait(PATIENCE_S) == 0
         assert os.stat(f"{path}-wal").st_ino == log
         await store.close()
 

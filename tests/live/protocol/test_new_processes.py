@@ -11,6 +11,7 @@ import pytest
 
 from ottla.protocol import _pure
 from ottla.protocol.compression import Codec
+from tests.support.waiting import PATIENCE_S
 from tests.support.wire.compressed import bombs
 
 FOLDER = Path(_pure.__file__).parent
@@ -28,7 +29,7 @@ def run(program: str, text: str = "", **environment: str) -> str:
         env={**os.environ, "OTTLA_PURE": "", **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

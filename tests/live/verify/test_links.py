@@ -16,6 +16,7 @@ import pytest
 from ottla.child_process import child_environment
 from ottla.clock import SHIFT_FILE_VARIABLE, shifted_clock
 from ottla.verify.cluster.links import CLIENTS, Links
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ class Caller:
     """A connection that begins with a request header of this client."""
 
     def __init__(self, port: int, client_id: str) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
         name = client_id.encode()
         self.head = struct.pack(">ihhih", 10 + len(name), 18, 0, 1, len(name)) + name
         self.socket.sendall(self.head)
