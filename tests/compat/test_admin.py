@@ -52,6 +52,7 @@ def test_an_invalid_topic_is_rejected(
 
 
 def test_partitions_can_be_added_but_not_removed(broker: Any, client: ForeignClient, topic: str) -> None:
+    """Spec: R4. The CreatePartitions response."""
     client.create_topic(broker.bootstrap, topic, partitions=2)
     assert until(lambda: client.partition_count(broker.bootstrap, topic) == 2)
     assert client.create_partitions(broker.bootstrap, topic, 5) == "ok"

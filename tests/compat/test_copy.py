@@ -1,4 +1,4 @@
-"""`ottla copy` between Ottla and Apache Kafka, in both directions, killed on the way. Spec: E1"""
+"""`ottla copy` between Ottla and Apache Kafka, in both directions, killed on the way. Spec: E9, E10."""
 
 import asyncio
 import contextlib

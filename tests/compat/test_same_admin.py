@@ -231,6 +231,7 @@ def test_topics_are_deleted_the_same(same: Any, version: int) -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
 def test_partitions_are_added_the_same(same: Any, version: int) -> None:
+    """Spec: R4. The CreatePartitions response."""
     request = CreatePartitionsRequest
 
     def script(side: Side) -> Any:

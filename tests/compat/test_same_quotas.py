@@ -174,7 +174,7 @@ def fetch(topic: str) -> FetchRequest:
 
 
 def test_pauses_are_as_long_as_in_kafka(clean: list[Side]) -> None:
-    """Spec: R4. Each step is told the same pause, and the next request waits for it."""
+    """Each step is told the same pause, and the next request waits for it."""
 
     def script(side: Side) -> dict[str, float]:
         for quota, value in ((P, 50_000.0), (C, 50_000.0)):

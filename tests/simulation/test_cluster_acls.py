@@ -1,4 +1,4 @@
-"""Brokers of a cluster with an authorizer: they replicate, and end transactions, only with CLUSTER_ACTION. Spec: R6"""
+"""Brokers of a cluster with an authorizer: they replicate, and end transactions, only with CLUSTER_ACTION."""
 
 import pytest
 

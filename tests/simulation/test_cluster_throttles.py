@@ -1,4 +1,4 @@
-"""Replicas that catch up can be slowed down, so that clients keep their bandwidth (KIP-73). Spec: B10"""
+"""Replicas that catch up can be slowed down, so that clients keep their bandwidth (KIP-73)."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -146,7 +146,7 @@ def test_batch_stream_and_errors_are_the_same_through_connect(
 def test_a_pipeline_runs_on_a_connect_server(
     remote: str, ottla: Target, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spec: F3."""
+    """Spec: F3, F4."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     file = tmp_path / "connected.yaml"
     file.write_text(PIPELINE.replace("TOPIC", topic).replace("DIRECTORY", str(tmp_path)))

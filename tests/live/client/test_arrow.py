@@ -248,7 +248,7 @@ def test_a_group_commits_records_returned_as_columns(broker: Any, admin: Admin, 
 
 
 def test_read_committed_returns_only_committed_rows(broker: Any, admin: Admin, topic: str) -> None:
-    """Spec: E7."""
+    """Spec: E8."""
     admin.create_topic(topic, partitions=2)
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=f"id-{topic}") as producer:
         producer.init_transactions()

@@ -1,4 +1,4 @@
-"""The SQLite metadata store with several processes: they crash or hang. Spec: R6."""
+"""The SQLite metadata store with several processes: they crash or hang. Spec: B10."""
 
 import asyncio
 import os
@@ -97,7 +97,7 @@ def test_a_process_that_stops_leaves_the_write_ahead_log_to_the_others(path: str
 
 
 def test_the_ephemeral_keys_of_a_killed_process_are_removed_immediately(path: str) -> None:
-    """Spec: R6. kill -9."""
+    """Spec: B11. After kill -9."""
 
     async def story() -> None:
         store = SqliteStore(path)
@@ -161,7 +161,7 @@ STOPS_INSIDE_A_TRANSACTION = """
 
 
 def test_a_process_that_was_stopped_inside_a_transaction_is_killed(path: str) -> None:
-    """It holds the write lock: nobody could change anything until it continues. Spec: R6."""
+    """It holds the write lock: nobody could change anything until it continues."""
 
     async def story() -> None:
         store = SqliteStore(path)

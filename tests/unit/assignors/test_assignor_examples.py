@@ -129,6 +129,7 @@ class TestSticky:
         assert set(first["C0"]) <= set(second["C0"])
         assert set(first["C2"]) <= set(second["C2"])
         assert {len(second["C0"]), len(second["C2"])} == {4}
+        assert sorted(second["C0"] + second["C2"]) == [TopicPartition(topic, i) for topic in counts for i in range(2)]
 
     def test_different_subscriptions(self) -> None:
         counts = {"t0": 1, "t1": 2, "t2": 3}
@@ -164,17 +165,16 @@ class TestSticky:
         assert sorted(shares["b"]) == parse("t-0,1")
 
     def test_cooperative_assigns_moving_partitions_in_the_second_rebalance(self) -> None:
-        """KIP-429."""
+        """Spec: A4. KIP-429."""
         counts = {"t": 3}
         first = again(CooperativeStickyAssignor(), counts, {}, {"c1": ["t"]})
         same(first, c1="t-0,1,2")
+        same(again(StickyAssignor(), counts, first, {"c1": ["t"], "c2": ["t"]}, 2), c1="t-0,1", c2="t-2")
         second = again(CooperativeStickyAssignor(), counts, first, {key: ["t"] for key in ["c1", "c2"]}, 2)
         same(second, c1="t-0,1", c2="")
-        same(
-            again(CooperativeStickyAssignor(), counts, second, {key: ["t"] for key in ["c1", "c2"]}, 3),
-            c1="t-0,1",
-            c2="t-2",
-        )
+        third = again(CooperativeStickyAssignor(), counts, second, {key: ["t"] for key in ["c1", "c2"]}, 3)
+        same(third, c1="t-0,1", c2="t-2")
+        same(again(CooperativeStickyAssignor(), counts, third, {"c2": ["t"]}, 4), c2="t-0,1,2")
 
     @each_seed(60)
     def test_any_group_ends_up_balanced_and_sticky(self, seed: int) -> None:
@@ -306,6 +306,7 @@ UNIFORM = "t1-0,3 t2-0,3,6 | t1-1,4 t2-1,4 t3-0 | t1-2,5 t2-2,5 t3-1"
 def test_sticky_follows_racks(
     replication: int, racks: str, subscriptions: list[list[str]], expected: str, mismatches: int
 ) -> None:
+    """Spec: A4. KIP-881."""
     shares, missed = rack_share(StickyAssignor(), T672, replication, racks, subscriptions)
     assert shares == [sorted(parse(part)) for part in expected.split("|")]
     assert missed == mismatches

@@ -120,6 +120,7 @@ def test_an_invalid_assignor_is_an_error_with_the_reason(chosen: Any, message: s
 
 
 def test_a_group_is_cooperative_only_if_every_assignor_is() -> None:
+    """Spec: A5."""
     assert shared_protocol(choose_assignors("cooperative-sticky")) == "COOPERATIVE"
     assert shared_protocol(choose_assignors("range,cooperative-sticky")) == "EAGER"
 

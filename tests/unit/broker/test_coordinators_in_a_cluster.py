@@ -63,6 +63,8 @@ def replicas_of(world: ClusterWorld, broker_id: int) -> Any:
 
 @pytest.mark.parametrize("key_type", [GROUP, TRANSACTION])
 def test_every_broker_names_the_leader_of_the_partition(key_type: int) -> None:
+    """Spec: B1, E2. Key type 0 is a group, 1 a transactional id."""
+
     async def story(world: ClusterWorld) -> None:
         topic = OFFSETS if key_type == GROUP else "__transaction_state"
         await create(world, topic, 2)

@@ -1,4 +1,4 @@
-"""The pages for operators: /healthz, /readyz, /safe-to-stop. Spec: B10"""
+"""The pages for operators: /healthz, /readyz, /safe-to-stop."""
 
 import asyncio
 import json

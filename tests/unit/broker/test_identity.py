@@ -1,4 +1,4 @@
-"""A data directory belongs to one broker of one cluster; a broker with the wrong one does not start. Spec: B10"""
+"""A data directory belongs to one broker of one cluster; a broker with the wrong one does not start."""
 
 from pathlib import Path
 

@@ -156,7 +156,7 @@ def test_recompression_counts_more_than_decompression(world: DataWorld) -> None:
 
 
 def test_append_times_do_not_decrease(world: DataWorld) -> None:
-    """Spec: R4. A late batch gets the time of its append, not of its check."""
+    """A late batch gets the time of its append, not of its check."""
     world.topic("orders", configs={"message.timestamp.type": "LogAppendTime"})
     world.loop.executor_delay_ms = (10_000, 10_000)
     late = sends(world, large("late"))

@@ -64,6 +64,7 @@ VALUE = bytes.fromhex(
 
 
 def test_the_formatter_decodes_stored_transactions() -> None:
+    """Spec: C5."""
     assert transaction_text(record(KEY, VALUE)) == (
         "txn::TransactionMetadata(transactionalId=txn,producerId=1000,producerEpoch=3,txnTimeoutMs=60000,state=Ongoing,"
         "topicPartitions=[t-0,t-1],txnStartTimestamp=1700000000000,txnLastUpdateTimestamp=1700000000500,"

@@ -34,6 +34,19 @@ def test_an_offset_of_a_simple_group_expires_one_retention_after_its_commit() ->
     assert (group.committed(), group.state()) == (None, "Dead")
 
 
+def test_by_default_offsets_expire_after_a_week_checked_every_ten_minutes() -> None:
+    """Spec: C4. 10,080 minutes and 600,000 ms. What is left of the group are tombstones."""
+    group = GroupWorld()
+    group.commit(5)
+    group.wait(10_080 * 60_000 - 1)
+    assert group.committed() == 5
+    group.wait(600_000)
+    assert group.committed() is None
+    assert {record.key: record.value for record in group.log} == dict.fromkeys(
+        (record.key for record in group.log), None
+    )
+
+
 def test_each_offset_of_a_simple_group_has_its_own_time() -> None:
     group = world()
     group.commit(5, partition=0)

@@ -20,6 +20,15 @@ def test_a_session_timeout_outside_the_brokers_bounds_is_refused(session_ms: int
     assert group.state() == ("Empty" if is_fine else "Dead")
 
 
+def test_the_default_bounds_of_the_session_timeout_are_kafkas() -> None:
+    """Spec: B3. 6 seconds to 30 minutes."""
+    group = GroupWorld()
+    for session_ms in (6_000, 1_800_000):
+        assert group.code(group.join(session_ms=session_ms)) == ErrorCode.MEMBER_ID_REQUIRED
+    for session_ms in (5_999, 1_800_001):
+        assert group.code(group.join(session_ms=session_ms)) == ErrorCode.INVALID_SESSION_TIMEOUT
+
+
 def test_a_bad_session_timeout_is_reported_before_an_unknown_member() -> None:
     group = GroupWorld()
     assert group.code(group.join("stranger", session_ms=1)) == ErrorCode.INVALID_SESSION_TIMEOUT
@@ -255,10 +264,12 @@ def test_the_protocol_with_most_votes_wins() -> None:
 
 
 def test_only_protocols_that_all_support_can_be_voted_for() -> None:
+    """Spec: B4. Two of three prefer sticky, which the third does not know."""
     assert voted(["sticky", "range"], ["sticky", "range"], ["range"]) == "range"
 
 
 def test_each_member_votes_for_its_first_protocol_that_all_support() -> None:
+    """Spec: B4."""
     assert voted(["a", "b", "c"], ["x", "c", "b"], ["c", "b"]) == "c"
 
 

@@ -43,6 +43,17 @@ def test_a_member_commits_in_its_generation() -> None:
     assert group.committed() == 5
 
 
+def test_a_group_stores_only_the_last_commit_of_a_partition() -> None:
+    """Spec: A7. So members that read the same partitions would overwrite each other's, even with smaller offsets."""
+    group = GroupWorld()
+    ids = group.settle("ann", "bob")
+    for member, offset in (("ann", 10), ("bob", 12), ("ann", 100_000), ("bob", 9)):
+        assert group.commit(offset, member_id=ids[member], generation=group.generation()) == ErrorCode.NONE
+        assert group.committed() == offset
+    group.fail_over()
+    assert group.committed() == 9
+
+
 @pytest.mark.parametrize("generation", [0, 2, -2, 99])
 def test_a_commit_of_another_generation_is_refused(generation: int) -> None:
     """Spec: C2. Commits are fenced by generation."""

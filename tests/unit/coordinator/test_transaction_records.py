@@ -49,6 +49,13 @@ def test_the_key_is_kafkas() -> None:
     assert read_transaction_key(b"\0\1whatever") is None, "a future record type"
 
 
+def test_states_have_kafkas_numbers_and_names() -> None:
+    names = ["Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead"]
+    assert [(int(state), str(state)) for state in S] == list(enumerate([*names, "PrepareEpochFence"]))
+    for state in TransactionState:
+        assert transaction_value(ONGOING._replace(state=state), 0)[16] == state, "the byte after the timeout"
+
+
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("state", list(TransactionState))
 def test_every_state_is_read_back_unchanged(state: TransactionState, version: int) -> None:

@@ -108,7 +108,6 @@ def test_a_damaged_record_is_reported(value: bytes) -> None:
 
 
 def test_a_level_is_raised_only_when_every_broker_supports_it() -> None:
-    """Spec: B10."""
     old = BrokerRegistration(1, 1, {}, features={NAME: (0, 1)})
     image = ClusterImage(features={NAME: 0}, brokers={0: BrokerRegistration(0, 1, {}), 1: old})
     assert after(image, FeatureUpdate(NAME, 1)) == 1

@@ -226,6 +226,8 @@ def test_exactly_one_of_two_concurrent_creations_succeeds(world: World) -> None:
 
 
 def test_closing_a_session_removes_its_ephemeral_keys_and_notifies_watches(world: World) -> None:
+    """Spec: B11."""
+
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
         await ann.commit([Create("/ids/1", b"ann", ephemeral=True), Create("/stays", b"")])
@@ -242,6 +244,8 @@ def test_closing_a_session_removes_its_ephemeral_keys_and_notifies_watches(world
 
 
 def test_an_expired_session_loses_its_ephemeral_keys_and_is_notified(world: World) -> None:
+    """Spec: B11."""
+
     async def story() -> None:
         ann, bob = await world.open(), await world.open()
         expired = asyncio.Event()

@@ -149,7 +149,7 @@ def test_header_names_that_are_not_utf8_read_as_in_objects(implementations: None
 
 
 def test_aborted_records_and_markers_are_skipped(implementations: None) -> None:
-    """Spec: E7."""
+    """Spec: E7, E8."""
     stored = (
         written(0, ANN, "no")
         + written(1, BOB, "yes")

@@ -1,4 +1,4 @@
-"""The quota of throttled replicas: an average over a sliding window, and who it concerns. Spec: B10"""
+"""The quota of throttled replicas: an average over a sliding window, and who it concerns."""
 
 import pytest
 

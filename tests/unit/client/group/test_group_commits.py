@@ -360,11 +360,12 @@ def test_contradicting_settings_are_refused(settings: dict[str, Any], message: s
 
 
 def test_missing_settings_are_derived() -> None:
+    """Spec: A5, B8. The defaults are those of current Kafka."""
     assert build(ConsumerConfig, None, {"group_id": "g", "session_timeout_ms": 6_000}).heartbeat_interval_ms == 2_000
     assert not build(ConsumerConfig, None, {}).enable_auto_commit
     config = build(ConsumerConfig, None, {"group_id": "g"})
     assert config.enable_auto_commit
-    assert config.partition_assignment_strategy[0] == "range"
+    assert config.partition_assignment_strategy == ("range", "cooperative-sticky")
     assert (config.session_timeout_ms, config.heartbeat_interval_ms, config.max_poll_interval_ms) == (
         45_000, 3_000, 300_000,
     )  # fmt: skip

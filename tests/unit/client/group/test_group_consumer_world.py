@@ -181,6 +181,8 @@ def test_every_record_is_processed_once_while_members_join_and_leave(strategy: s
         world.run(story)
         assert len(scene.processed) == len(set(scene.processed)) == 600
         assert_revoked_before_assigned(scene)
+        if strategy != "cooperative-sticky":
+            assert_all_revoked_before_any_is_assigned(scene)
 
 
 def assert_revoked_before_assigned(scene: Scene) -> None:
@@ -193,6 +195,17 @@ def assert_revoked_before_assigned(scene: Scene) -> None:
                 assert held_by == name, f"{at}: {name} got {partition} of {held_by} in generation {generation}"
             else:
                 assert holder.pop(partition, name) == name
+
+
+def assert_all_revoked_before_any_is_assigned(scene: Scene) -> None:
+    """Also members whose partitions do not move: with an eager assignor everybody starts a generation with nothing."""
+    newest = 0
+    for at, name, what, generation, partitions in scene.events:
+        if what == "assigned":
+            newest = max(newest, generation)
+        else:
+            assert generation >= newest, f"{at}: {name} revoked {partitions} of {generation} in generation {newest}"
+    assert newest > 1, "members have joined and left"
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])

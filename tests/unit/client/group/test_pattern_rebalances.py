@@ -22,7 +22,7 @@ async def generation(consumer: "AsyncConsumer") -> int:
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_new_topic_that_matches_the_pattern_causes_one_rebalance(strategy: str) -> None:
-    """The members look for topics at different times. The first that finds one makes the others look too."""
+    """The members look for topics at different times. The first that finds one makes the others look too. Spec: B6."""
 
     async def story(world: World) -> None:
         admin = world.admin()
