@@ -1,5 +1,6 @@
-"""Polling for a condition, for as long as a slow machine may need."""
+"""Waiting for a condition as long as a slow machine may need, and judging waits in spite of other work on it."""
 
+import os
 import time
 from collections.abc import Callable
 
@@ -22,3 +23,38 @@ def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
 def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Fails unless the condition becomes true in time."""
     assert until(condition, timeout_s), f"the condition did not become true within {timeout_s} s"
+
+
+def slowness() -> float:
+    """How many times longer everything takes because of the other work on this machine: processes per core, at least 1.
+
+    For bounds of the clock that are themselves the claim. The load average follows the last minute; after a sudden
+    start of much work, the number of processes that want to run now is nearer to the truth.
+    """
+    with open("/proc/loadavg") as file:
+        last_minute, _, _, processes, _ = file.read().split()
+    return max(1.0, max(float(last_minute), float(processes.partition("/")[0])) / (os.cpu_count() or 1))
+
+
+class Wait:
+    """The time that a broker let somebody wait, from now on.
+
+    Where a busy machine kept the broker from running, only its processor time counts: what it did meanwhile for others
+    is the broker's doing, a late turn is not.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._started = time.monotonic()
+        self._processor_s = processor_s(pid)
+
+    @property
+    def seconds(self) -> float:
+        return min(time.monotonic() - self._started, processor_s(self._pid) - self._processor_s)
+
+
+def processor_s(pid: int) -> float:
+    """The processor time of all threads of a process."""
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

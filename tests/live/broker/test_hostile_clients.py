@@ -7,7 +7,6 @@ built at once for each of these clients.
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.fetch import FetchRequest
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, Wait, eventually
 
 RECORDS, RECORD_BYTES = 60, 1_000_000
 MAX_STALL_S = 1.0
@@ -55,6 +54,7 @@ class OtherClient:
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._sock = socket.create_connection((broker.host, broker.port), timeout=PATIENCE_S)
+        self._pid = broker.pid
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.waits: list[float] = []
@@ -63,10 +63,10 @@ class OtherClient:
     def _run(self) -> None:
         request = encode_request(ApiKey.API_VERSIONS, 0, 1, "other", ApiVersionsRequest())
         while not self._stop.wait(0.005):
-            started = time.monotonic()
+            wait = Wait(self._pid)
             self._sock.sendall(request)
             receive(self._sock, struct.unpack(">i", receive(self._sock, 4))[0])
-            self.waits.append(time.monotonic() - started)
+            self.waits.append(wait.seconds)
 
     def answered(self, count: int) -> None:
         """Waits for that many more answers."""

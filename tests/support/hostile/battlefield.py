@@ -9,7 +9,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ottla.protocol.framing import decode_response, encode_request
@@ -17,6 +17,8 @@ from ottla.protocol.schema import Message
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 30.0
+LATE_S = 300.0
+"""How much longer a run may take until every attack has begun, on a busy machine."""
 FILES_RESERVED = 7000
 """Files that a run needs besides idle connections, in the broker or in the attackers."""
 
@@ -155,13 +157,14 @@ def frame(request: Message, version: int, client_id: str | None = "hostile") -> 
 class Battlefield:
     """The surroundings of one run of attacks."""
 
-    def __init__(self, bootstrap: str, numbers: Numbers, seconds: float, seed: int = 1) -> None:
+    def __init__(self, bootstrap: str, numbers: Numbers, seconds: float, attacks: Sequence[str] = ()) -> None:
         host, _, port = bootstrap.rpartition(":")
         self.address = (host.strip("[]"), int(port))
         self.numbers = numbers
-        self.chance = random.Random(seed)
+        self.chance = random.Random(1)
         self.counts: Counter[str] = Counter()
         self.seconds = seconds
+        self.attacks = attacks
         self.ends_at = time.monotonic() + seconds
 
     def start(self) -> None:
@@ -169,7 +172,18 @@ class Battlefield:
 
     @property
     def goes_on(self) -> bool:
-        return time.monotonic() < self.ends_at
+        return self.left_s > 0
+
+    @property
+    def left_s(self) -> float:
+        """The time until the end of the run. It is put off until every attack has begun."""
+        left = self.ends_at - time.monotonic()
+        if 0 >= left > -LATE_S and not all(self.has_begun(name) for name in self.attacks):
+            return self.seconds
+        return left
+
+    def has_begun(self, attack: str) -> bool:
+        return any(name.partition(":")[0].replace(" ", "-") == attack for name in self.counts)
 
     async def connect(
         self, *, receive_buffer: int | None = None, source: str = "127.0.0.1", port: int | None = None
@@ -191,7 +205,7 @@ class Battlefield:
         return Peer(sock)
 
     async def pause(self, seconds: float) -> None:
-        await asyncio.sleep(max(0.0, min(seconds, self.ends_at - time.monotonic())))
+        await asyncio.sleep(max(0.0, min(seconds, self.left_s)))
 
     async def beats(self, per_s: float) -> Any:
         """Yields at most `per_s` times per second until the run ends. Missed beats are not made up for."""

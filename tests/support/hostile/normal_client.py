@@ -1,11 +1,12 @@
 """The normal client's process: it produces, fetches, asks for metadata, sends heartbeats and commits, and times each.
 
-    python -m tests.support.hostile.normal_client BOOTSTRAP OPERATIONS_PER_SECOND
+    python -m tests.support.hostile.normal_client BOOTSTRAP OPERATIONS_PER_SECOND BROKER_PID
 
 Operations start at fixed times, one after the other. Latencies are measured twice: from the start of the operation (for
 each kind and all together), and from the time at which it was due (`all operations`), so that a stall counts for every
-operation that it delays, also for those that it kept from being started. The process prints `ready`, runs until a line
-with the time of the end arrives on its standard input, and prints its measurements as JSON.
+operation that it delays, also for those that it kept from being started. `waits` are the first ones without the time in
+which a busy machine kept the broker from running (see `Wait`). The process prints `ready`, runs until a line with the
+time of the end arrives on its standard input, and prints its measurements as JSON.
 """
 
 import json
@@ -19,12 +20,13 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.record_batch import build_batch, iter_batches
 from ottla.types import TopicPartition
 from tests.support.hostile.topics_used import fetch_request, produce_request
+from tests.support.waiting import PATIENCE_S, Wait
 from tests.support.wire.raw import RawConnection, Side
 from tests.support.wire.raw_group import RawMember
 
 TOPIC = "normal"
 GROUP = "normal"
-TIMEOUT_S = 30.0
+TIMEOUT_S = PATIENCE_S
 ALL = "all operations"
 """From the time at which an operation was due."""
 STARTED = "all operations, from their start"
@@ -39,7 +41,7 @@ class NormalClient:
         side.create(TOPIC, 1)
         side.close()
         self.data = RawConnection(bootstrap, timeout_s=TIMEOUT_S)
-        self.member = RawMember(bootstrap, GROUP, [TOPIC], session_timeout_ms=60_000)
+        self.member = RawMember(bootstrap, GROUP, [TOPIC], session_timeout_ms=600_000)
         self.join()
         self.sent = 0
         self.offset = 0
@@ -98,11 +100,12 @@ def is_told_to_end() -> bool:
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
-def measure(client: NormalClient, per_s: float) -> dict[str, Any]:
+def measure(client: NormalClient, per_s: float, broker_pid: int) -> dict[str, Any]:
     operations = [
         client.produce, client.fetch, client.metadata, client.heartbeat, client.produce, client.fetch, client.commit,
     ]  # fmt: skip
     taken: dict[str, list[float]] = {ALL: [], STARTED: []}
+    waits: list[float] = []
     errors: list[str] = []
     due = time.perf_counter()
     number = 0
@@ -112,7 +115,7 @@ def measure(client: NormalClient, per_s: float) -> dict[str, Any]:
         due += 1 / per_s
         if (wait := due - time.perf_counter()) > 0:
             time.sleep(wait)
-        started = time.perf_counter()
+        started, wait = time.perf_counter(), Wait(broker_pid)
         try:
             operation()
         except Exception as error:
@@ -120,19 +123,20 @@ def measure(client: NormalClient, per_s: float) -> dict[str, Any]:
             if isinstance(error, OSError) and not is_told_to_end():
                 client.reconnect()
         ended = time.perf_counter()
+        waits.append(wait.seconds)
         taken.setdefault(operation.__name__, []).append(ended - started)
         taken[STARTED].append(ended - started)
         taken[ALL].append(ended - due)
     end = float(sys.stdin.readline())
     while (due := due + 1 / per_s) < end:
         taken[ALL].append(end - due)
-    return {"seconds": taken, "errors": errors}
+    return {"seconds": taken, "waits": waits, "errors": errors}
 
 
-def main(bootstrap: str, per_s: str) -> None:
+def main(bootstrap: str, per_s: str, broker_pid: str) -> None:
     client = NormalClient(bootstrap)
     print("ready", flush=True)
-    print(json.dumps(measure(client, float(per_s))), flush=True)
+    print(json.dumps(measure(client, float(per_s), int(broker_pid))), flush=True)
 
 
 if __name__ == "__main__":

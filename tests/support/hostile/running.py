@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -13,13 +14,12 @@ from typing import Any
 
 from ottla.child_process import child_environment
 from tests.support.hostile.attackers import ATTACKS, GRACE_S
-from tests.support.hostile.battlefield import Numbers
+from tests.support.hostile.battlefield import LATE_S, Numbers
 from tests.support.hostile.normal_client import ALL
 from tests.support.hostile.strangers import MECHANISM
 from tests.support.seeds import ROOT
 
 SAMPLE_S = 0.2
-READY_TIMEOUT_S = 120.0
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 OPERATIONS_PER_S = 100.0
 
@@ -30,6 +30,8 @@ class Report:
 
     latencies_s: dict[str, list[float]]
     """Of the normal client, by operation, in order."""
+    waits_s: list[float]
+    """Of the normal client: see `Wait`."""
     errors: list[str]
     """Of the normal client."""
     counts: dict[str, int]
@@ -64,16 +66,16 @@ def run(
     options = json.dumps({"attacks": list(attacks), "seconds": seconds, "numbers": dataclasses.asdict(numbers)})
     with child("attackers", bootstrap, options) as attackers:
         await_ready(attackers)
-        with child("normal_client", bootstrap, str(OPERATIONS_PER_S)) as client:
+        with child("normal_client", bootstrap, str(OPERATIONS_PER_S), str(pid)) as client:
             await_ready(client)
             cpu, started = cpu_seconds(pid), time.monotonic()
             tell(attackers)
             peak = 0.0
-            while attackers.poll() is None and time.monotonic() - started < seconds + GRACE_S + 10:
+            while attackers.poll() is None and time.monotonic() - started < seconds + LATE_S + GRACE_S + 10:
                 time.sleep(SAMPLE_S)
                 peak = max(peak, memory_mb(pid))
                 tick(time.monotonic() - started)
-                if time.monotonic() - started > seconds and client.poll() is None:
+                if is_over(attackers) and client.poll() is None:
                     break
             taken = time.monotonic() - started
             broker_cpu = (cpu_seconds(pid) - cpu) / taken
@@ -83,6 +85,7 @@ def run(
     peak = max(peak, memory_mb(pid), peak_mb(pid))
     return Report(
         latencies_s=measured["seconds"],
+        waits_s=measured["waits"],
         errors=measured["errors"],
         counts=attacked["counts"],
         peak_mb=peak,
@@ -134,6 +137,12 @@ def await_ready(process: subprocess.Popen[str]) -> None:
     line = process.stdout.readline()
     if line != "ready\n":
         raise RuntimeError(f"{process.args!r} ended early: {line!r}")
+
+
+def is_over(attackers: subprocess.Popen[str]) -> bool:
+    """Whether the attackers attack no more; they may still wait for their last responses."""
+    assert attackers.stdout is not None
+    return bool(select.select([attackers.stdout], [], [], 0)[0]) and attackers.stdout.readline() == "over\n"
 
 
 def tell(process: subprocess.Popen[str]) -> None:
