@@ -1,4 +1,4 @@
-"""Group commit: what has to reach stable storage, handed to a thread that waits for the disk."""
+"""Group commit: tracks what has to reach stable storage, and hands it to a thread that waits for the disk."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

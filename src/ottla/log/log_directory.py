@@ -92,7 +92,7 @@ class LogDirectory:
         self._saving = threading.Lock()
         self._plans = 0
         self._lowered: dict[TopicPartition, tuple[int, dict[str, int]]] = {}
-        """What a truncated log may have at most in checkpoints that were planned before the one with this number."""
+        """The highest offsets of a truncated log in checkpoints that were planned before the one with this number."""
 
     @classmethod
     def open(
@@ -129,7 +129,7 @@ class LogDirectory:
             log.warning("%s: cannot remove the broker epoch: %s", self.path, error)
 
     def can_write(self) -> bool:
-        """Whether the disk takes new data again, after a write failed. Asked often, it looks twice a second."""
+        """Whether the disk accepts new data again after a failed write. Probes it at most twice a second."""
         now = self.monotonic()
         if now >= self._probed_ms + PROBE_INTERVAL_MS:
             self._probed_ms, path = now, f"{self.path}/{PROBE_FILE}"
@@ -217,7 +217,7 @@ class LogDirectory:
         opened.store.secure = self._secure
         end = opened.log_end_offset
         if any(saved.get(partition, 0) > end for saved in self._saved.values()):
-            # The files have the offsets of a deleted log with this name, or this one has lost its end.
+            # The checkpoints have the offsets of a deleted log with this name, or this one has lost its end.
             opened.store.is_cut, opened.store.secured = True, -1
         self.logs[partition] = opened
         return opened
@@ -240,7 +240,7 @@ class LogDirectory:
             self._written[name] = data
             return found
         except CorruptCheckpoint as error:
-            # Offset 0 is always safe: recovery reads more, and the high watermark is determined again.
+            # Offset 0 is always safe: recovery reads more, and the high watermark is recomputed.
             log.warning("%s: ignoring the corrupt checkpoint: %s", path, error)
             return {}
 
@@ -314,7 +314,7 @@ class LogDirectory:
         return write
 
     def _write_epochs(self, unsaved: list[tuple[PartitionLog, str, bytes]]) -> bool:
-        """Returns whether all are written; not if the directory will be closed soon."""
+        """Returns whether all are written. Stops early if the directory will be closed soon."""
         for number, (each, path, data) in enumerate(unsaved):
             try:
                 if self._is_closing:

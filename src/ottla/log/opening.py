@@ -1,4 +1,4 @@
-"""Opens the log of one partition: recovers what the last run left, and takes over the checkpointed offsets."""
+"""Opens the log of one partition: recovers what the last run left, and restores the checkpointed offsets."""
 
 from ottla.clock import Clock, MonotonicClock
 from ottla.log.config import TopicConfig

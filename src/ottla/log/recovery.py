@@ -207,7 +207,7 @@ class LogLoader:
                 self._repair_snapshot(segment.base_offset)
             log_end_offset, whole = self._recover_segment(segment, recovery_point)
         for segment in segments[first:]:
-            # An empty segment can have a transaction index: of markers that a power loss took.
+            # An empty segment can have a transaction index of markers that were lost in a power failure.
             segment.unsynced = segment.size > 0 or self.disk.exists(segment.path(".txnindex"))
             if segment is not segments[-1]:
                 segment.unsynced_indexes = True
@@ -219,7 +219,7 @@ class LogLoader:
         return log_end_offset
 
     def _repair_snapshot(self, offset: int) -> None:
-        """Writes the snapshot at the start of a segment again if a power loss damaged it."""
+        """Rewrites the snapshot at the start of a segment if a power failure damaged it."""
         if not self.snapshots.is_valid(offset, self.monotonic_ms):
             try:
                 self.snapshots.write(offset, self.producers)

@@ -20,7 +20,7 @@ def check_batches(
 ) -> ReplicatedBatches:
     """The batches to append at the end of a log. KafkaError if one is damaged, or does not belong there.
 
-    An incomplete batch at the end is left out.
+    An incomplete batch at the end is ignored.
     """
     batches = list(iter_batches(view))
     next_offset = log_end_offset

@@ -1,4 +1,4 @@
-"""Two small files that prove, at the next start, that a broker still has everything that it had (KIP-966).
+"""Two small files that prove, at the next start, that a broker has lost nothing (KIP-966).
 
 The clean-shutdown file is written when everything is synced. The running file is written at the start: if it names the
 current run of the machine, the process was only killed, and the page cache still has what it wrote. After a reboot it
@@ -37,7 +37,7 @@ def unmark_running(disk: Disk, directory: str) -> None:
 
 
 def previous_broker_epoch(disk: Disk, directory: str, boot_id: str) -> int | None:
-    """The epoch of the last broker that used the directory, if nothing of it can be lost; otherwise None."""
+    """The epoch of the last broker that used the directory, if nothing that it wrote can be lost; otherwise None."""
     clean = _read(disk, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
     if clean is not None:
         return _epoch(clean)

@@ -40,7 +40,7 @@ from ottla.protocol.record_batch import (
 from ottla.types import INT64_MAX
 
 _EXPLAINED_BYTES_MAX = 1024 * 1024
-"""Up to this size, uncompressed, each record with a wrong timestamp is named."""
+"""Up to this size, uncompressed, each record with an invalid timestamp is reported."""
 _SMALLEST_OLD_BATCH = 17
 _SMALLEST_OLD_LENGTH = 14
 ZSTD_SINCE_PRODUCE_VERSION = 7
@@ -59,7 +59,7 @@ Prepared = tuple[BytesLike, BatchHeader, int, int]
 
 
 class TooMuchWork(Exception):
-    """The batch cannot be prepared within the limit that the caller has set; a larger one may do."""
+    """The batch cannot be prepared within the caller's limit; a higher limit may suffice."""
 
 
 class InvalidRecord(KafkaError):
@@ -141,7 +141,7 @@ def check_timestamps(
     try:
         records = read_records(batch, 0, header, max_bytes=_EXPLAINED_BYTES_MAX)
     except CorruptBatch:
-        records = []  # too large to name its records one by one
+        records = []  # too large to report each record
     wrong = [
         (index, f"timestamp {record.timestamp} is outside [{earliest}, {latest}]")
         for index, record in enumerate(records)
@@ -283,7 +283,7 @@ def _with_settings(
     config: TopicConfig,
     now: int,
 ) -> Prepared:
-    """The batch as the topic stores it; `section` has the records if they are to be compressed again."""
+    """The batch as the topic stores it; `section` has the records if they are to be recompressed."""
     check_records(summary, config)
     codec = header.attributes & CODEC_MASK
     target = codec if section is None else _TARGET_CODECS[config.compression_type]
@@ -309,7 +309,7 @@ def _with_settings(
 
 
 def stamp_append_time(prepared: Prepared, now: int) -> Prepared:
-    """A batch that was prepared earlier with its time of append: times in a log do not decrease."""
+    """Sets the append time of a batch that was prepared earlier: times in a log do not decrease."""
     batch, header, append_time, work = prepared
     if append_time in (-1, now):
         return prepared

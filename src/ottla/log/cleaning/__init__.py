@@ -1,1 +1,1 @@
-"""What deletes stored records: compaction and retention."""
+"""Deletes stored records: compaction and retention."""

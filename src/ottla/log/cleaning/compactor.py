@@ -153,8 +153,8 @@ class CompactionPlan:
     def _find_last_records(self) -> list[LastRecord]:
         """The last records of the active producers before the end offset.
 
-        Not of the whole log: a follower may truncate what it has after the high watermark. Then its producers must
-        still be known by what was compacted.
+        Not of the whole log: a follower may truncate what it has after the high watermark. Its producers must then
+        still be known from what was compacted.
         """
         snapshot = SnapshotFiles(self.disk, self.directory).path(self.end_offset)
         try:
@@ -167,8 +167,8 @@ class CompactionPlan:
     def _sync_log(self) -> None:
         """Syncs what was appended before the plan was made, which the pass relied on.
 
-        Else a power loss could take a marker after the aborted records, or a producer's last batch after the earlier
-        ones, and leave no trace of a transaction or a sequence number that was on stable storage.
+        Otherwise a power failure could lose a marker whose aborted records are already removed, or a producer's last
+        batch, and with it every trace of a transaction or a sequence number that was on stable storage.
         """
         try:
             for path in self._unsynced:

@@ -40,8 +40,8 @@ class BatchMetadata(NamedTuple):
 class VerificationGuard(NamedTuple):
     """When a transaction's partition was verified: in which leader epoch, and after how many of the producer's markers.
 
-    It dies with the leader epoch: markers that another leader wrote since are not counted here, and a truncation may
-    have reset the count.
+    It is valid in that leader epoch only: markers that another leader wrote since are not counted here, and a
+    truncation may have reset the count.
     """
 
     leader_epoch: int

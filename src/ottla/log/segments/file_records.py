@@ -1,6 +1,6 @@
 """Batches that are still in a segment's file: a large fetch response reads them piece by piece while it is sent.
 
-The range is exact and consists of complete batches. Nothing is held open for it: the file is opened again if it was
+The range is exact and consists of complete batches. Nothing is held open for it: the file is reopened if it was
 closed in the meantime, and a segment that retention or compaction has removed stays readable until its file is deleted.
 """
 

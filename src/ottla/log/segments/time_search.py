@@ -26,7 +26,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class LargeBatch(Exception):
-    """A search has met a batch that takes long to decompress. Run `search` in a thread, then start again: the search
+    """A search reached a batch that takes long to decompress. Run `search` in a thread, then repeat the search: it
     remembers what was found."""
 
     def __init__(self, search: "TimeSearch", data: bytes, header: BatchHeader, from_offset: int) -> None:
