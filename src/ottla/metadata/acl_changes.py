@@ -10,9 +10,9 @@ from ottla.metadata.image import ClusterImage
 from ottla.security.acls import AccessControlEntry, AclBinding, AclBindingFilter, ResourcePattern
 
 MAX_PATTERNS = 100
-"""Resource patterns, each of which is a key, in one commit."""
+"""The most resource patterns in one commit; each is a key."""
 MAX_VALUE_BYTES = 1_000_000
-"""The ACLs of one resource pattern: stores limit the size of a value."""
+"""The limit for the ACLs of one resource pattern: stores limit the size of a value."""
 
 Additions = Mapping[ResourcePattern, Sequence[AccessControlEntry]]
 
@@ -22,11 +22,11 @@ class Deletion(NamedTuple):
 
     deleted: list[list[AclBinding]]
     is_complete: bool
-    """Whether no ACL is left that matches."""
+    """Whether no matching ACL is left."""
 
 
 def add_acls(image: ClusterImage, additions: Additions) -> Decision[dict[ResourcePattern, KafkaError]]:
-    """Adds ACLs; those that exist stay. The reply has the patterns that cannot have so many."""
+    """Adds ACLs; existing ones are kept. The reply has an error for each pattern with too many."""
     changes: list[Put] = []
     failed: dict[ResourcePattern, KafkaError] = {}
     for pattern, entries in additions.items():

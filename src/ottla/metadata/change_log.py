@@ -1,4 +1,4 @@
-"""Lines of the log about administrative changes: what changed, and who asked for it. Secrets are not in them."""
+"""Logs administrative changes: what changed and who requested it, without secrets."""
 
 import logging
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ _SYMBOLS = {ConfigOperation.SET: "=", ConfigOperation.APPEND: "+=", ConfigOperat
 
 
 def log_change(what: str, by: str) -> None:
-    """`by` is the client that asked for it, as in `User:alice at 10.0.0.7`; empty for a broker's own change."""
+    """`by` is the client that requested it, as in `User:alice at 10.0.0.7`; empty for a broker's own change."""
     log.info("%s%s", one_line(what), f", by {by}" if by else "")
 
 

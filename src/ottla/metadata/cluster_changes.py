@@ -1,7 +1,7 @@
-"""The changes that requests ask for: topics, settings, features, producer ids. Any broker can make them.
+"""Changes to the cluster on request: topics, settings, features, producer ids. Any broker can make them.
 
-`MetadataFollower` inherits these calls. Each decides by a rule of another module, from the current image; if another
-broker was faster, it decides again.
+`MetadataFollower` inherits these calls. Each applies a rule of another module to the current image, and retries if
+another broker commits first.
 """
 
 import asyncio
@@ -39,9 +39,9 @@ Decide = Callable[[ClusterImage], Decision[R]]
 MAX_ATTEMPTS = 50
 """How often a change is retried because other brokers changed the same keys."""
 CREATING_MAX = 1000
-"""Topics that are created in the background at the same time. A metadata request can name any number of them."""
+"""The most topics created in the background at the same time: a metadata request can name any number."""
 CREATED_AT_ONCE = 10
-"""Of these, so that other requests are served in between."""
+"""Topics per commit of these, so that other requests are served in between."""
 
 
 class ClusterChanges(ABC):
@@ -69,7 +69,7 @@ class ClusterChanges(ABC):
     async def _catch_up(self) -> None:
         """Returns when the image has every change that was committed before this call."""
 
-    # Administrative changes are logged with the client that asked for them (`by`).
+    # Administrative changes are logged with the client that requested them (`by`).
 
     async def create_topics(
         self, topics: "Sequence[NewTopic]", *, validate_only: bool = False, by: str = ""
@@ -93,14 +93,14 @@ class ClusterChanges(ABC):
         *,
         by: str = "",
     ) -> "list[TopicResult]":
-        """Creates topics in the background. Returns at once what is wrong with them, or that they will be created.
+        """Creates topics in the background. Returns at once, with a result for each topic; NONE if it will be created.
 
-        `refuses` is asked about each topic that could be created now, and may still prevent it.
+        `refuses` is called for each topic that could be created now, and can still reject it.
         """
         from ottla.metadata import controller
 
         missing = [topic for topic in topics if topic.name not in self._creating]
-        # Clients ask again for topics that are still unknown.
+        # Clients retry topics that are still unknown.
         missing = missing[: max(0, CREATING_MAX - len(self._creating))]
         results = controller.create_topics(self._image, missing, self._rules, new_topic_id).reply
         possible = {result.name for result in results if result.error == ErrorCode.NONE and not refuses(result)}
@@ -110,7 +110,7 @@ class ClusterChanges(ABC):
         return results
 
     def _create_once(self, topics: "Sequence[NewTopic]", by: str = "") -> "asyncio.Task[list[TopicResult]]":
-        """Others can wait for the same creation."""
+        """Starts a creation that other callers can await."""
         task = asyncio.get_running_loop().create_task(self.create_topics(topics, by=by))
         for topic in topics:
             self._creating[topic.name] = task
@@ -200,13 +200,13 @@ class ClusterChanges(ABC):
         return results
 
     async def scram_secret(self) -> bytes:
-        """A secret that all brokers share. The first one that asks creates it."""
+        """A secret that all brokers share. The first call creates it."""
         entry = await self._store.get(records.SCRAM_SECRET)
         if entry is None:
             try:
                 await self._store.commit([Create(records.SCRAM_SECRET, os.urandom(32).hex().encode())])
             except Conflict:
-                pass  # another broker was faster
+                pass  # another broker won the race
             entry = await self._store.get(records.SCRAM_SECRET)
             assert entry is not None
         return entry.value
@@ -226,7 +226,7 @@ class ClusterChanges(ABC):
     # ACLs
 
     async def create_acls(self, bindings: "Sequence[AclBinding]", *, by: str = "") -> "list[KafkaError | None]":
-        """Adds ACLs. The result has, for each of them, what is wrong with it, or None."""
+        """Adds ACLs. Returns an error or None for each of them."""
         from ottla.metadata import acl_changes, change_log
         from ottla.security.acls import check_binding
 
@@ -253,7 +253,7 @@ class ClusterChanges(ABC):
         return [results.get(binding, failed.get(binding.pattern)) for binding in bindings]
 
     async def delete_acls(self, filters: "Sequence[AclBindingFilter]", *, by: str = "") -> "list[list[AclBinding]]":
-        """Deletes the ACLs that match; the result has them for each of the filters."""
+        """Deletes the ACLs that match. Returns the deleted ones for each of the filters."""
         from ottla.metadata import acl_changes, change_log
 
         deleted: list[list[AclBinding]] = [[] for _ in filters]
@@ -309,7 +309,7 @@ class ClusterChanges(ABC):
         from ottla.metadata.registration import unregister
 
         await self._submit(lambda image: unregister(image, broker_id))
-        change_log.log_change(f"broker {broker_id} is no longer a part of the cluster", by)
+        change_log.log_change(f"broker {broker_id} unregistered", by)
 
     # Producer ids
 
@@ -363,9 +363,9 @@ def new_topic_id() -> bytes:
 
 
 def _log_failure(creation: "asyncio.Task[list[TopicResult]]") -> None:
-    """Nobody waits for a topic that is created in the background."""
+    """Nobody awaits a topic that is created in the background, so its error is logged."""
     if not creation.cancelled() and (error := creation.exception()) is not None:
-        log.warning("topics that clients asked for cannot be created: %s", error)
+        log.warning("topics requested by clients cannot be created: %s", error)
 
 
 def cannot_commit(error: Exception) -> KafkaError:
@@ -375,5 +375,5 @@ def cannot_commit(error: Exception) -> KafkaError:
 
 
 def not_now(detail: str) -> KafkaError:
-    # Clients ask for the controller again and retry.
+    # Clients look up the controller again and retry.
     return KafkaError(ErrorCode.NOT_CONTROLLER, detail)

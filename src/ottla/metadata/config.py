@@ -7,13 +7,13 @@ from ottla.config import BaseConfig, setting
 
 @dataclass(init=False, repr=False, eq=False)
 class ControllerConfig(BaseConfig):
-    """How a broker takes part in the cluster, and how it acts as controller."""
+    """How a broker participates in the cluster, and how it acts as controller."""
 
     broker_session_timeout_ms: int = setting(
         "broker.session.timeout.ms",
         9_000,
         "A broker that sends no heartbeat for this long is considered dead. On one host, a broker whose process ended "
-        "is noticed at once, so this is for processes that hang. With metadata in etcd the default is 3000, and the "
+        "is detected at once, so this is for processes that hang. With metadata in etcd the default is 3000, and the "
         "value is rounded up to seconds.",
         at_least=1,
     )
@@ -23,7 +23,7 @@ class ControllerConfig(BaseConfig):
         "PEM file with the certificate authorities that sign etcd's certificates (etcds://); default: the system's.",
     )
     etcd_certificate_file: str | None = setting(
-        "ottla.etcd.certificate.file", None, "PEM file with this broker's certificate for etcd, if etcd asks for one."
+        "ottla.etcd.certificate.file", None, "PEM file with this broker's certificate for etcd, if etcd requires one."
     )
     etcd_key_file: str | None = setting(
         "ottla.etcd.key.file", None, "PEM file with the private key of ottla.etcd.certificate.file."
@@ -52,8 +52,8 @@ class ControllerConfig(BaseConfig):
     startup_wait_ms: int = setting(
         "ottla.startup.wait.ms",
         3_000,
-        "When the whole cluster starts, the controller elects no leaders around brokers that are not there yet, for "
-        "at most this long.",
+        "When the whole cluster starts, the controller waits at most this long for missing brokers before it elects "
+        "leaders in their place.",
         kind="long",
         at_least=0,
     )

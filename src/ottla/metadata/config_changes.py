@@ -103,7 +103,7 @@ def alter_configs(
 def _without_eligible_leaders(image: ClusterImage, request: ResourceChange) -> list[Put]:
     """When min.insync.replicas changes, records may be committed that eligible leader replicas do not have (KIP-966).
 
-    So nobody is eligible any more, from the same commit on.
+    So the same commit clears the eligible leader replicas.
     """
     kind, name, _ = request
     if kind not in (ResourceType.TOPIC, ResourceType.BROKER):

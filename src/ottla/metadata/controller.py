@@ -138,7 +138,7 @@ def create_topics(
     *,
     validate_only: bool = False,
 ) -> Decision[list[TopicResult]]:
-    """Handles each topic on its own: an invalid one does not affect the others."""
+    """Handles each topic independently: an invalid one does not affect the others."""
     results = []
     changes: list[Put | Remove] = []
     known = {metric_name(name): name for name in image.topics}

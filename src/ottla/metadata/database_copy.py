@@ -42,7 +42,7 @@ def is_disk_full(error: BaseException, path: str) -> bool:
 
 
 def disk_full(path: str) -> str:
-    """What to tell a client whose change cannot be stored."""
+    """The error for a client whose change cannot be stored."""
     return (
         f"{path}: the disk is full ({free_bytes(path)} bytes free); free some space and try again, no restart is needed"
     )
@@ -64,7 +64,7 @@ def copy_database(path: str) -> sqlite3.Connection:
     return connection
 
 
-_HINT = "free some space, or choose another data directory with --data DIR"
+_HINT = "Free some space, or choose another data directory with --data DIR."
 
 
 def _read(path: str) -> bytearray:
@@ -76,7 +76,7 @@ def _read(path: str) -> bytearray:
 
 
 def _apply_log(pages: bytearray, log: bytearray) -> None:
-    """Replaces pages by those of the log, up to its last commit. A frame that was not written completely ends it."""
+    """Replaces pages with those of the log, up to its last commit. An incomplete frame ends the log."""
     if len(log) < _WAL_HEADER.size:
         return
     magic, _, page_size, _, salt_1, salt_2, *checksum = _WAL_HEADER.unpack_from(log)

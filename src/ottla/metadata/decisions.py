@@ -23,7 +23,7 @@ class Unchanged(NamedTuple):
 
     key: str
     created: int = -1
-    """The revision at which it was created; -1 for any. A key that was removed and created again is another key."""
+    """The revision at which it was created; -1 for any. A key that was removed and recreated is another key."""
 
 
 class Decision(NamedTuple, Generic[R]):

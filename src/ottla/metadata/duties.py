@@ -1,7 +1,7 @@
-"""The duties of the broker that is the controller: elections when brokers join or leave, and leadership that returns.
+"""The controller's duties: elections when brokers join or leave, preferred leaders, and reassignments.
 
-Every commit of the controller requires that it still is the controller: one that was stopped for a while, and has been
-replaced, cannot decide anything any more.
+Every commit of the controller requires that it still is the controller: one that was paused and has been replaced can
+no longer change anything.
 """
 
 import logging
@@ -49,7 +49,7 @@ class ControllerDuties:
         self._now = now
         self._joined_at = now()
         self._seen: set[int] = set()
-        """Brokers that were there at some time since this one joined."""
+        """Brokers that were alive at some time since this one joined."""
         self._imbalanced_since: float | None = None
 
     def note(self, before: ClusterImage, image: ClusterImage) -> bool:
@@ -76,15 +76,15 @@ class ControllerDuties:
         return awaited_brokers(image, self._seen, self._startup_left_s())
 
     def _startup_left_s(self) -> float:
-        # One computation for both questions, who is awaited and when to look again: rounding must not let a broker be
-        # awaited that nobody waits for.
+        # Computed in one place for who is awaited and for when to check again: a rounding difference must not leave a
+        # broker awaited without a timer.
         return self._joined_at + self._config.startup_wait_ms / 1000 - self._now()
 
-    async def perform(self, image: ClusterImage) -> float | None:
-        """Does what is due. Returns after how many seconds it wants to be called again; None if not by itself."""
+    async def perform(self, image: ClusterImage) -> None:
+        """Becomes controller if there is none. As controller, elects leaders and completes reassignments."""
         own = image.brokers.get(self._broker_id)
         if own is None or own.is_leaving:
-            return None
+            return
         changed = 0
         if image.controller_id == -1:
             changed = await self._submit(self._take_over)
@@ -93,12 +93,11 @@ class ControllerDuties:
             await self._move_replicas()
         if changed:
             log.info("controller %d: %d partitions have new leaders or in-sync sets", self._broker_id, changed)
-        return None
 
     def _take_over(self, image: ClusterImage) -> Decision[int]:
         controller = registration.become_controller(image, self._broker_id, self._clock())
         if not controller.changes:
-            return Decision(0)  # another broker was faster
+            return Decision(0)  # another broker won the race
         return elections.take_over(image, self._rules, controller, awaited=self.awaited(image))
 
     def _elect_with(self, sweep: Sweep) -> Decide:
@@ -116,7 +115,7 @@ class ControllerDuties:
             log.info("controller %d: the reassignments of %d partitions are complete", self._broker_id, done)
 
     async def _repeat(self, decide: Decide) -> int:
-        """Commits a chunk after another, until nothing is left to change or another broker is controller."""
+        """Commits chunk after chunk, until nothing is left to change or another broker is controller."""
 
         def as_controller(image: ClusterImage) -> Decision[int]:
             return decide(image) if image.controller_id == self._broker_id else Decision(0)
@@ -129,7 +128,7 @@ class ControllerDuties:
                 return total
 
     async def next_duty(self, image: ClusterImage) -> float | None:
-        """Gives leadership back, if it is time. Returns after how many seconds the next duty is due; None if never."""
+        """Elects preferred leaders, if due. Returns the seconds until the next duty; None if there is none."""
         if image.controller_id != self._broker_id:
             self._imbalanced_since = None
             return None
@@ -163,8 +162,8 @@ class ControllerDuties:
 def awaited_brokers(image: ClusterImage, seen: Collection[int], startup_left_s: float) -> Collection[int]:
     """The brokers of the cluster that this one has not seen yet, during the first seconds after it joined.
 
-    When the whole cluster starts, the first broker would otherwise take everything and cut every in-sync set to itself.
-    A broker that this one has seen and that is gone is dead.
+    When the whole cluster starts, the first broker would otherwise lead everything and shrink every in-sync set to
+    itself. A broker that was seen and is gone is dead.
     """
     if startup_left_s <= 0:
         return ()

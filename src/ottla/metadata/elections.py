@@ -48,8 +48,8 @@ def roles_of(partition: PartitionImage) -> Roles:
 class Election:
     """Decides the roles of partitions for one state of the cluster.
 
-    `alive` are the brokers that can lead, `awaited` those that are not there yet but expected: nobody is elected
-    around them.
+    `alive` are the brokers that can lead. `awaited` ones are not alive yet but expected: nobody is elected in their
+    place.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Election:
         self.epoch = image.controller_epoch if epoch is None else epoch
 
     def min_isr(self, topic: TopicImage, partition: PartitionImage) -> int:
-        """The effective minimum: a higher one than there are replicas would reject every write. Replicas that are
-        being added do not count."""
+        """The effective minimum, at most the number of replicas: a higher one would reject every write. Replicas that
+        are being added do not count."""
         settled = len(partition.replicas) - len(partition.adding)
         return min(self.rules.min_insync_replicas(self.image, topic), settled)
 
@@ -89,7 +89,7 @@ class Election:
         return Roles(leader, members, self.eligible(topic, partition, members))
 
     def without_dead(self, topic: TopicImage, partition: PartitionImage) -> Roles:
-        """The leader stays; members of the in-sync set that are gone leave it."""
+        """The leader stays; dead members leave the in-sync set."""
         present = self.image.brokers
         isr = tuple(r for r in partition.isr if r in present or r in self.awaited)
         if isr == partition.isr:
@@ -97,7 +97,7 @@ class Election:
         return self.with_isr(topic, partition, partition.leader, isr)
 
     def successor(self, topic: TopicImage, partition: PartitionImage) -> Roles:
-        """The roles after an election. If nobody can be elected, the leader is NO_LEADER and the sets stay."""
+        """The roles after an election. If nobody can be elected, the leader is NO_LEADER and the sets are kept."""
         recovering = {replica.broker_id for replica in partition.recovering}
         electable = [r for r in partition.replicas if r in self.alive and r not in recovering]
         in_sync = [r for r in electable if r in partition.isr]
@@ -210,8 +210,8 @@ def take_over(
     awaited: Collection[int] = (),
     limit: int = MAX_CHANGES,
 ) -> Decision[int]:
-    """Becomes controller, and elects the first leaders in the same commit: when the controller's process dies, it may
-    have led partitions too."""
+    """Becomes controller, and elects the first leaders in the same commit: the previous
+    controller may have led partitions too."""
     election = Election(image, rules, awaited=awaited, epoch=image.controller_epoch + 1)
     changes = _elections(election, limit, Sweep())
     return Decision(len(changes), [*controller.changes, *changes])

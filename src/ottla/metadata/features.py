@@ -51,7 +51,7 @@ def supported_levels() -> dict[str, tuple[int, int]]:
 
 
 def default_levels() -> dict[str, int]:
-    """The levels of a new cluster. They are stored, so that a newer version with other defaults keeps to them."""
+    """The levels of a new cluster. They are stored, so that a newer version with other defaults keeps them."""
     return {name: feature.default_level for name, feature in FEATURES.items()}
 
 

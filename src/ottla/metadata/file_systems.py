@@ -53,7 +53,7 @@ def check_local(path: str) -> None:
     if is_network(kind):
         raise OttlaError(
             f"{path} is on a network file system ({kind}): its locks do not protect the metadata of a cluster",
-            "choose a path on a local disk; all brokers that share it must run on one host",
+            "Choose a path on a local disk; all brokers that share it must run on one host.",
         )
 
 

@@ -1,7 +1,7 @@
 """OWNER of this broker's membership in the cluster: registers it, follows the store, publishes each new image.
 
 Any broker can change topics and settings: it decides from its current image, and the commit succeeds only if the
-keys involved are unchanged. If another broker was faster, it decides again. Only the controller, elected with an
+keys involved are unchanged. If another broker commits first, it decides again. Only the controller, elected with an
 ephemeral key, elects new partition leaders when brokers join or leave.
 """
 
@@ -47,7 +47,7 @@ LogEnds = Callable[[], Mapping[TopicPartition, tuple[int, int]]]
 Subscriber = Callable[[ClusterImage], "Awaitable[None] | None"]
 
 ATTEMPTS_AT_ONCE = 3
-"""How often a change is tried again without a pause in between."""
+"""How often a change is retried without a pause in between."""
 RECONNECT_SECONDS = 1.0
 DUPLICATE_POLL_SECONDS = 0.1
 EXPIRY_SLACK_MS = 2_000
@@ -166,12 +166,12 @@ class MetadataFollower(ClusterChanges):
         self._duties = loop.create_task(self._do_duties())
 
     async def leave(self, timeout_ms: int) -> int:
-        """Gives leadership to other in-sync replicas and leaves the in-sync sets; this broker goes on serving.
+        """Gives leadership to other in-sync replicas and leaves the in-sync sets; this broker keeps serving.
 
         Returns how many partitions were handed over.
 
-        Where no other replica is in sync, it stays leader until it stops. If the store does not answer in time, the
-        others notice when this broker stops.
+        Where no other replica is in sync, it stays leader until it stops. If the store times out, the others take
+        over when this broker stops.
         """
         if self._is_leaving or self._joining is None or not self._store.session_id:
             return 0
@@ -193,8 +193,8 @@ class MetadataFollower(ClusterChanges):
         return moved
 
     def freeze(self) -> None:
-        """Changes no leader or in-sync set from now on: brokers that are stopped together must not elect around each
-        other."""
+        """Changes no leader or in-sync set from now on: brokers that are stopped together must not replace each
+        other as leaders."""
         self._is_frozen = True
         if self._duties is not None:
             self._duties.cancel()
@@ -227,7 +227,7 @@ class MetadataFollower(ClusterChanges):
             raise OttlaError(str(error), "Check the metadata store.") from error
         new_cluster_id = uuid_to_text(new_topic_id())
         loop_time = asyncio.get_running_loop().time
-        # After a crash, this broker's own earlier registration may still be there.
+        # After a crash, this broker's own earlier registration may still exist.
         patience_ms = self._store.session_timeout_ms + EXPIRY_SLACK_MS if self._store.dead_sessions_linger else 0
         waited_until = loop_time() + patience_ms / 1000
         while True:
@@ -371,7 +371,7 @@ class MetadataFollower(ClusterChanges):
                 except Conflict:
                     await self._catch_up()
                     if attempt >= ATTEMPTS_AT_ONCE:
-                        # Different for each broker, so that they do not meet again.
+                        # Different for each broker, so that they do not collide again.
                         await asyncio.sleep(min(attempt, 10) * (1 + self.broker_id % 7) / 1000)
                 except (SessionExpired, StoreUnavailable) as error:
                     raise cannot_commit(error) from error
@@ -421,7 +421,7 @@ class MetadataFollower(ClusterChanges):
         """Changes the in-sync set of a partition that this broker leads.
 
         NONE: it is committed, and the new image has been published. NOT_CONTROLLER and KAFKA_STORAGE_ERROR: unknown,
-        the store is away or the session has expired. Any other error: nothing has changed.
+        the store is unavailable or the session has expired. Any other error: nothing has changed.
         """
         if self._is_frozen:
             return ErrorCode.NOT_CONTROLLER

@@ -40,7 +40,7 @@ class PartitionImage(NamedTuple):
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     recovering: tuple[records.RecoveringReplica, ...] = ()
-    """Members that restarted without a clean shutdown while no other member was there. If all of them did, the one
+    """Members that restarted without a clean shutdown while no other member was alive. If all of them did, the one
     with the longest log becomes leader."""
 
     @property

@@ -45,7 +45,7 @@ def alter_partitions(
         error = _problem(image, found, leader, change)
         put = None if error != ErrorCode.NONE else _put(election, topic, found, change)
         if put is not None and puts.setdefault(put.key, put) is not put:
-            error = ErrorCode.INVALID_UPDATE_VERSION  # two proposals of one tick: the first one counts
+            error = ErrorCode.INVALID_UPDATE_VERSION  # two proposals of one tick: the first one wins
         results.append(error)
         if error == ErrorCode.NONE:
             for broker_id, _ in change.isr:

@@ -1,18 +1,18 @@
-"""Brokers that went away a moment ago: which they are, and for how long clients still hear of them. Pure."""
+"""Brokers that were lost a moment ago: how long they stay listed, and elections to wait for. Pure."""
 
 from typing import NamedTuple
 
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage
 
 LISTED_SECONDS = 5.0
-"""For how long a broker that is gone stays in the list of brokers, whether it died or was stopped. librdkafka (from
-2.10 on) removes a broker that is not listed any more together with the partitions that it was about to move to their
-new leader. They have no leader then until it hears of the next change: a second later, or several. Listed, it gives up
-the partitions first."""
+"""How long a lost broker stays in the list of brokers, whether it died or was stopped. librdkafka (from 2.10 on)
+removes a broker that is no longer listed together with the partitions that it was about to move to their new leader:
+they have no leader until its next metadata refresh, seconds later. If the broker is still listed, librdkafka moves the
+partitions first."""
 
 HELD_SECONDS = 0.5
-"""For how long an answer about leaders waits for the election after a broker was lost. Clients ask at once: librdkafka
-within milliseconds. If they hear of the old leader again, they wait for a second (librdkafka) or their back-off."""
+"""How long a response about leaders waits for the election after a broker was lost. Clients ask at once: librdkafka
+within milliseconds. If they get the old leader again, they wait for a second (librdkafka) or their back-off."""
 
 
 class Lost(NamedTuple):
@@ -23,7 +23,7 @@ class Lost(NamedTuple):
 
 
 class LostBrokers:
-    """The brokers that went away in the last few seconds."""
+    """The brokers that were lost in the last few seconds."""
 
     def __init__(self) -> None:
         self._lost: dict[int, Lost] = {}

@@ -1,7 +1,7 @@
 """Copies the metadata of a stopped cluster from one store to another: from a file to etcd, and back.
 
 Everything is written in one commit, then read back and compared. The source keeps its entries and gets a mark: brokers
-do not start with it any more, so that nobody uses the old metadata by mistake. The way back removes the mark.
+refuse to start with it, so that nobody uses stale metadata by mistake. Migrating back removes the mark.
 """
 
 from collections.abc import Callable, Sequence

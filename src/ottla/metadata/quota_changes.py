@@ -73,7 +73,7 @@ def client_quotas(image: ClusterImage) -> Quotas:
 def alter_client_quotas(
     image: ClusterImage, requests: Iterable[QuotaChange], *, validate_only: bool = False
 ) -> Decision[list[QuotaResult]]:
-    # In a request, the last name of a type counts, as in Kafka.
+    # In a request, the last name of a type wins, as in Kafka.
     entries = [QuotaChange(tuple(dict(entity).items()), changes) for entity, changes in requests]
     results: dict[frozenset[tuple[str, str | None]], QuotaResult] = {}
     commits: list[Put | Remove] = []

@@ -202,7 +202,7 @@ class _Drafts:
 def grow_internal_topics(
     image: ClusterImage, rules: ElectionRules, factors: Mapping[str, int], *, limit: int = MAX_CHANGES
 ) -> Decision[int]:
-    """Adds replicas to internal topics that were created when there were fewer brokers than `factors` want.
+    """Adds replicas to internal topics that were created when there were fewer brokers than `factors` require.
 
     Without this, the first broker of a new cluster would keep the only copy of all committed offsets (KIP-115).
     """

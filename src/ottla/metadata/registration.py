@@ -119,7 +119,7 @@ def _rejoin(
         current = partition._replace(recovering=recovering)
         if current.leader not in (broker_id, NO_LEADER):
             return roles_of(current)
-        # It leads again, or for want of another. Unclean ones that waited for it are no longer needed.
+        # It leads again, or nobody else can. Unclean members that waited for it are no longer needed.
         if current.leader == broker_id or broker_id in current.isr:
             unclean = {r.broker_id for r in recovering}
             isr = [r for r in current.isr if r not in unclean] if broker_id in current.isr else [broker_id]
@@ -194,7 +194,7 @@ def mark_leaving(image: ClusterImage, broker_id: int, now: int) -> Decision[None
 
 
 def unregister(image: ClusterImage, broker_id: int) -> Decision[None]:
-    """Forgets a broker that was stopped for good: nobody waits for it at the next start."""
+    """Removes a broker that was stopped for good: nobody waits for it at the next start."""
     if broker_id not in image.known_brokers:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
     if broker_id in image.brokers:

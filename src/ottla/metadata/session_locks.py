@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 log = logging.getLogger("ottla.metadata")
 
 STUCK_SECONDS = 0.25
-"""How long the session of a process that hangs may take to be ended. The write lock is then held by that process."""
+"""How long ending the session of a hung process may take. After that, the process probably holds the write lock."""
 _WRITE_LOCK_BYTE = 120
 """SQLite's write lock in WAL mode: this byte of the shared-memory file."""
 
@@ -70,7 +70,7 @@ class SessionLocks:
                 pass
 
     def writing_process(self) -> int | None:
-        """The process that holds SQLite's write lock; 0 if nobody does, None if the system does not say."""
+        """The process that holds SQLite's write lock; 0 if nobody does, None if unknown."""
         try:
             found = os.stat(f"{self._path}-shm")
             with open("/proc/locks") as file:
@@ -126,7 +126,7 @@ class Peers:
         self.known: dict[int, Peer] = {}
 
     def update(self, timeouts_ms: Mapping[int, int], now: float) -> None:
-        """Takes over the stored sessions: their ids and timeouts."""
+        """Updates the peers from the stored sessions, by id with their timeouts."""
         known = self.known
         self.known = {id_: known.get(id_) or Peer(timeout_ms, now) for id_, timeout_ms in timeouts_ms.items()}
 
@@ -154,8 +154,8 @@ class Peers:
     def _end_stuck_process(self, session_id: int, peer: Peer, now: float) -> None:
         """A process that was stopped inside a transaction would block all others forever.
 
-        It is on this host, so killing it is the one sure way to end its transaction. It has been silent for a session
-        timeout: the others have a right to its leadership.
+        It is on this host, so killing it is the only sure way to end its transaction. It has been silent for a session
+        timeout: the others may take over its leadership.
         """
         pid = self._locks.pid(session_id)
         if pid is None or pid == os.getpid() or not peer.is_silent(self._locks.path(session_id), now):
@@ -181,7 +181,7 @@ class WakeUps:
         self._handle = -1
 
     def listen(self, session_id: int, woken: Callable[[], None]) -> None:
-        """Calls `woken` when another session has committed something. Without pipes, polling has to do."""
+        """Calls `woken` when another session has committed something. Without pipes, only polling detects commits."""
         path = _pipe_path(self._locks.path(session_id))
         try:
             os.mkfifo(path, 0o600)

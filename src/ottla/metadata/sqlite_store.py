@@ -9,8 +9,8 @@ sessions detect a crash immediately. A process that hangs stops touching its fil
 `session_timeout_ms`, as ZooKeeper would. If it hangs inside a transaction, they kill it: it is on the same host.
 
 On a full disk a session works on a copy in memory. It only accepts changes that are made again in every session, which
-is enough to serve what is stored, and it expires once there is space. That is possible only while there is no other
-session: two copies would be two clusters.
+is enough to serve what is stored, and it expires once there is space. That is allowed only while there is no other
+session: two copies would be a split brain.
 """
 
 import asyncio
@@ -297,7 +297,7 @@ class SqliteStore(MetadataStore):
         self._catch_up()
 
     def _commit(self, operations: Sequence[Operation], session_id: int) -> "News | None":
-        """Runs in the writer thread. Returns the changes: reading those of a large commit here spares the loop."""
+        """Runs in the writer thread. Returns the changes: reading those of a large commit here keeps the loop free."""
         writer = self._writer
         if writer is None:
             raise SessionExpired()
@@ -314,7 +314,7 @@ class SqliteStore(MetadataStore):
         try:
             return read_news(writer, self._seen_revision, session_id)
         except sqlite3.Error:
-            return None  # It is committed all the same; the loop reads the changes.
+            return None  # Committed nevertheless; the loop reads the changes.
 
     def _apply(self, operations: Sequence[Operation], session_id: int) -> None:
         """Inside a write transaction: applies every operation, or raises."""

@@ -5,12 +5,12 @@ store can implement; `tests/unit/metadata/test_store_contract.py` runs the same 
 
 - A key is created at version 0, and each `Set` increments its version.
 - `commit` is atomic: it applies all operations or none. A version that does not match raises `Conflict`. Entries of one
-  commit have the same revision; in a commit of more than a hundred operations, only the first fifty are sure to.
+  commit have the same revision; in a commit of more than a hundred operations, only the first fifty are guaranteed to.
 - A store object is one session. Ephemeral keys are removed with the session that created them: immediately when it
   is closed, after a timeout when its process crashes or hangs.
 - A watch is called on the event loop with every change under its prefix. Each call leads from one consistent state
   to a later one, and calls are in order. A session's own commits have been delivered when `commit` returns.
-- Answers and watch calls of one session come in the order in which the store handled them: what `scan` returns is not
+- Answers and watch calls of one session arrive in the order in which the store handled them: what `scan` returns is not
   older than what a watch has already delivered.
 """
 
@@ -113,7 +113,7 @@ class MetadataStore(ABC):
         return bool(self.session_id)
 
     def is_losing_sessions(self) -> bool:
-        """Looks whether the process of another session has just ended and its ephemeral keys are still there."""
+        """Checks whether the process of another session has just ended and its ephemeral keys still exist."""
         return False
 
     @abstractmethod

@@ -1,6 +1,6 @@
 """One pass over all partitions of a cluster, with a limited number of changes per commit. Pure.
 
-Every commit makes a new image, and the search for the next changes must not start from the first partition again: to
+Every commit creates a new image, and the search for the next changes must not start from the first partition again: to
 elect leaders for 100,000 partitions, a hundred per commit, it would look at fifty million.
 """
 
@@ -14,7 +14,7 @@ Find = Callable[[TopicImage, PartitionImage], Put | None]
 
 
 class Sweep:
-    """Remembers how far it has come. It starts again when the situation is another one."""
+    """Remembers its position, and restarts when the situation changes."""
 
     def __init__(self) -> None:
         self._situation: object = None

@@ -1,7 +1,7 @@
-"""OWNER of this broker's conversation with etcd: calls of the JSON gateway on whichever member answers.
+"""OWNER of this broker's connections to etcd: calls to the JSON gateway of whichever member answers.
 
-A call that certainly was not sent is tried on the next member. A call whose answer is lost is repeated only if that is
-harmless; otherwise `EtcdUnavailable` says that its outcome is unknown.
+A call that certainly was not sent is retried on the next member. A call whose answer is lost is retried only if that is
+harmless; otherwise `EtcdUnavailable` reports that its outcome is unknown.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ class EtcdClient:
     async def call(self, path: str, body: dict[str, Any], *, timeout_s: float, repeat: bool = True) -> dict[str, Any]:
         """The answer of the first member that gives one; each gets `timeout_s`.
 
-        With `repeat`, a call without an answer is made again on the next member.
+        With `repeat`, a call without an answer is retried on the next member.
         """
         data = json.dumps(body, separators=(",", ":")).encode()
         reason = ""
@@ -98,7 +98,7 @@ class EtcdClient:
         raise EtcdUnavailable(reason, was_sent=repeat)
 
     async def stream(self, path: str, body: dict[str, Any], member: Member) -> AsyncGenerator[dict[str, Any], None]:
-        """The messages of a call that answers until it is cancelled. EtcdUnavailable when they end."""
+        """The messages of a streaming call. EtcdUnavailable when the stream ends."""
         connection = HttpConnection(member, self._context)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -179,7 +179,7 @@ def _code(answer: dict[str, Any]) -> int | None:
 
 def _needs_new_token(answer: dict[str, Any]) -> bool:
     """A token expires when it is not used or when etcd restarts. A JWT is also void after any change of users or roles,
-    which is reported in other words, with codes that depend on etcd's version."""
+    which has other error messages, with codes that depend on etcd's version."""
     return _code(answer) == UNAUTHENTICATED or (
         _code(answer) is not None
         and any(text in str(answer) for text in ("revision of auth store is old", "revision in header is old"))
@@ -198,7 +198,7 @@ def _parse(data: bytes) -> dict[str, Any]:
 
 def _text(error: Exception) -> str:
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "timed out"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     return str(error) or type(error).__name__

@@ -1,7 +1,7 @@
 """OWNER of HTTP/1.1 connections to etcd's JSON gateway: one request at a time, answers whole or as a stream of lines.
 
-Only what etcd's gateway needs: POST, answers with a length or in chunks, connections that are kept. Anything else is
-an error of the connection, and the connection is closed.
+Only what etcd's gateway needs: POST, answers with a length or in chunks, persistent connections. Anything else is an
+error that closes the connection.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ _LIMIT = 1 << 20
 
 
 class HttpError(OSError):
-    """The peer sent something that is not an answer in HTTP."""
+    """The peer sent something that is not an HTTP response."""
 
 
 class HttpConnection:
@@ -39,12 +39,12 @@ class HttpConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection can be used again: the peer has not closed it, as far as is known."""
+        """Whether the connection can be reused: the peer is not known to have closed it."""
         return self._writer is not None and self._reader is not None and not self._reader.at_eof()
 
     def close(self) -> None:
         if self._writer is not None:
-            # Not a polite close: the answer to what was asked may never come.
+            # Aborted, not closed gracefully: an outstanding response may never arrive.
             self._writer.transport.abort()
             self._writer = self._reader = None
 

@@ -121,7 +121,7 @@ class LargeCommits:
         raise StoreUnavailable("the lock of a large commit was lost")
 
     async def release(self, locked_at: int) -> None:
-        """Gives up a large commit before its commit point."""
+        """Abandons a large commit before its commit point."""
         await self._writes.execute([modified_at(self._keys.lock, locked_at)], [delete(self._keys.lock)])
 
     async def roll_forward(self, steps: Sequence[Sequence[Json]] | None = None, revision: int = 0) -> int:
@@ -156,7 +156,7 @@ class LargeCommits:
         return read_lock(self._keys.entry(kvs[0])) if kvs else None
 
     async def _last_commit(self) -> int:
-        # Not the revision of an answer: that counts the changes of other clusters in this etcd too.
+        # Not the revision in a response header: that counts the changes of other clusters in this etcd too.
         kvs = await self._read(self._keys.revision)
         return int(kvs[0]["mod_revision"]) if kvs else 0
 

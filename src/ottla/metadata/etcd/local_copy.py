@@ -42,7 +42,7 @@ class LocalCopy:
         """The name of this session's own key."""
         self.entries: dict[str, Entry] = {}
         self.delivered = 0
-        """The revision that `entries` is at. What was delivered to watchers is the same."""
+        """The revision of `entries`, which watchers have received too."""
         self.received = 0
         """The last revision that etcd's watch has delivered."""
         self.committed = 0
@@ -96,7 +96,7 @@ class LocalCopy:
                 if entry.key.startswith("//"):
                     self._note_own(entry.key, None if is_removed else entry)
                 else:
-                    # The last change of a key counts, in the place of the last change.
+                    # Only the last change of a key is delivered, at its place in the order.
                     self._held.pop(entry.key, None)
                     self._held[entry.key] = Change(entry.key, None if is_removed else entry, revision)
             self.received = revision

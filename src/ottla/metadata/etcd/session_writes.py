@@ -1,4 +1,4 @@
-"""OWNER of the transactions of one session: each is executed once or not at all, also when an answer is lost.
+"""OWNER of the transactions of one session: each is executed once or not at all, even if an answer is lost.
 
 Every transaction requires the version of the session's own key, and writes that key. After a lost answer the key shows
 if the transaction was executed; if not, writing the key makes sure that it never will be.
@@ -87,7 +87,7 @@ class SessionWrites:
                 return Outcome(False, int(answer["header"]["revision"]), found)
 
     async def _settle(self, give_up_at: float) -> int | None:
-        """Finds out whether the transaction without an answer was executed: its revision, or None if it was not and
+        """Determines whether the transaction without an answer was executed: its revision, or None if it was not and
         never will be."""
         while True:
             try:
@@ -99,7 +99,7 @@ class SessionWrites:
                     was_executed = own.value == self._unsettled
                     self._version, self._unsettled = own.version + 1, None
                     return own.modified if was_executed else None
-                # It may still be on its way. From now on its condition does not hold.
+                # It may still be in flight. From now on its condition does not hold.
                 fence = {
                     "compare": [version_is(self._key, self._version)],
                     "success": [put(self._key, b"fence", keep_lease=True)],

@@ -86,7 +86,7 @@ class EtcdStore(MetadataStore):
         self._writes: SessionWrites
         self._large: LargeCommits
         self._lease_id = 0
-        """Of the session, also while it is being opened."""
+        """The lease of the session, also while it is being opened."""
         self._confirmed_at = 0.0
         self._last_seen = 0
         """The highest revision of a commit that this process has seen, in any session."""
@@ -96,7 +96,7 @@ class EtcdStore(MetadataStore):
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._was_started = False
         self._problem = ""
-        """What is wrong at the moment: it is logged when it begins and when it ends."""
+        """The current problem; logged when it begins and when it ends."""
 
     # Sessions
 
@@ -137,7 +137,7 @@ class EtcdStore(MetadataStore):
         sent_at = self._monotonic()
         seconds = -(-self._wanted_timeout_ms // 1000)
         lease = await self._call("lease/grant", {"TTL": str(seconds), "ID": "0"})
-        # etcd has a shortest lease: it depends on its election timeout.
+        # etcd has a minimum lease, which depends on its election timeout.
         self.session_timeout_ms = max(self._wanted_timeout_ms, int(lease["TTL"]) * 1000)
         self._confirmed_at = sent_at
         self._lease_id = lease_id = int(lease["ID"])
@@ -187,7 +187,7 @@ class EtcdStore(MetadataStore):
             pass
 
     async def _renew(self, lease_id: int) -> None:
-        """Renews the lease, and notices a watch or a large commit that makes no progress."""
+        """Renews the lease, and detects a watch or a large commit that makes no progress."""
         while self._lease_id == lease_id:
             interval_s = self.session_timeout_ms / 3000
             sent_at = self._monotonic()
@@ -218,7 +218,7 @@ class EtcdStore(MetadataStore):
         copy = self._copy
         revision = await self._last_commit()
         if copy.received < revision and not await self._reached(lambda: copy.received >= revision, WATCH_LAG_S):
-            log.warning("%s: the watch does not deliver revision %d; it is continued", self.location, revision)
+            log.warning("%s: the watch does not deliver revision %d; restarting it", self.location, revision)
             self._start_watching()
         lock = copy.lock
         if lock is None or await self._reached(lambda: copy.lock != lock, HELP_AFTER_S):
@@ -226,7 +226,7 @@ class EtcdStore(MetadataStore):
         if lock.is_committed:
             await self._large.roll_forward()
         elif not self._large.in_progress:
-            # If it is this session's own lock, of a commit that was given up. Otherwise this changes nothing.
+            # It may be this session's own lock, of an abandoned commit. Otherwise this changes nothing.
             await self._release_own_lock()
 
     async def _release_own_lock(self) -> None:
@@ -271,24 +271,24 @@ class EtcdStore(MetadataStore):
 
     async def _last_commit(self) -> int:
         """The revision of the last commit of any session."""
-        seen = self._last_seen  # of answers that came before the question: they can overtake each other
+        seen = self._last_seen  # read before the request is sent: concurrent answers can overtake each other
         revision = await self._read_last_commit()
         if revision < seen:
             log.error("%s: the last commit is at revision %d, but was at %d", self.location, revision, seen)
-            self._lose_session()  # the next one finds the same, and says what to do
+            self._lose_session()  # opening the next one fails with an error that has a hint
             raise SessionExpired()
         self._last_seen = max(self._last_seen, revision)
         return revision
 
     async def _read_last_commit(self) -> int:
-        """A read that needs the consent of a majority."""
+        """A linearizable read: a majority must confirm it."""
         found = await self._call("kv/range", {"key": self._keys.revision})
         return int(found["kvs"][0]["mod_revision"]) if found.get("kvs") else 0
 
     def _check_history(self, revision: int) -> None:
-        """The last commit cannot be older than one that was seen, except in another history of etcd.
+        """Raises if the last commit is older than one that was seen: etcd was restored from a backup.
 
-        In a running broker, topics that this history does not have would look like deleted ones.
+        To a running broker, topics missing in the backup would look deleted.
         """
         if revision < self._last_seen:
             raise OttlaError(
@@ -334,7 +334,7 @@ class EtcdStore(MetadataStore):
 
     async def commit(self, operations: Sequence[Operation]) -> None:
         self._require_session()
-        # A task of its own: if the caller is cancelled, the commit still ends, one way or the other.
+        # In a separate task: if the caller is cancelled, the commit still completes or fails.
         task = asyncio.get_running_loop().create_task(self._commit(list(operations)))
         self._commits.add(task)
         task.add_done_callback(self._committed)
@@ -392,7 +392,7 @@ class EtcdStore(MetadataStore):
                 if lock.is_committed:
                     await self._large.roll_forward()
                 elif self._monotonic() >= give_up_at:
-                    raise StoreUnavailable(f"{self.location}: another broker's large commit does not end")
+                    raise StoreUnavailable(f"{self.location}: another broker's large commit does not complete")
 
     async def sync_received(self) -> None:
         """Like `sync`, but in the middle of a large commit it does not wait for its end."""
@@ -470,7 +470,7 @@ class EtcdStore(MetadataStore):
                 self._waiting.append((is_reached, future))
 
     async def _reached(self, is_reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Waits until something is true of the copy; False after the timeout. SessionExpired if the session ends."""
+        """Waits until the copy meets a condition; False after the timeout. SessionExpired if the session ends."""
         if is_reached():
             return True
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -483,7 +483,7 @@ class EtcdStore(MetadataStore):
         return True
 
     def _wake_all(self) -> None:
-        """The session has ended: nothing of what is waited for will come."""
+        """Fails all waits: the session has ended."""
         waiting, self._waiting = self._waiting, []
         for _, future in waiting:
             if not future.done():

@@ -1,10 +1,10 @@
 """Commits as transactions of etcd: comparisons and requests in the JSON of its gateway, entries from answers. Pure.
 
-A cluster's keys are `<prefix>/brokers/...`. Beside them the store keeps keys of its own, which begin with `<prefix>//`:
+A cluster's keys are `<prefix>/brokers/...`. The store's internal keys begin with `<prefix>//`:
 
 - `//revision` is written by every commit. Its revision is that of the last commit.
 - `//sessions/<lease>` exists as long as a session. Each commit of the session requires its version and writes it, so a
-  session that has ended cannot commit, and an answer that was lost can be found out.
+  session that has ended cannot commit, and the outcome of a lost answer can be determined.
 - `//lock` and `//journal/...` belong to commits that are too large for one transaction: see `large_commits.py`.
 """
 
@@ -24,8 +24,8 @@ from ottla.metadata.store import (
 )
 
 KEYS_MAX = 100
-"""The most comparisons, and the most requests, in one transaction. etcd allows 128 by default; some are the store's
-own."""
+"""The most comparisons, and the most requests, in one transaction. etcd allows 128 by default; the store adds
+some."""
 BYTES_MAX = 512 << 10
 """The most bytes of values and keys in one transaction. etcd allows 1.5 MB a request by default."""
 VALUE_BYTES_MAX = 1 << 20
@@ -51,7 +51,7 @@ class Keys:
         self.journal = self.of("//journal/"), self.of("//journal0")
 
     def of(self, key: str) -> str:
-        """A key as etcd's gateway wants it.
+        """A key as etcd's gateway expects it.
 
         >>> base64.b64decode(Keys("/shop").of("/brokers"))
         b'/shop/brokers'
@@ -138,7 +138,7 @@ def requests(keys: Keys, operation: Operation, lease: int) -> list[Json]:
 
 
 def check_operation(operation: Operation, found: Entry | None) -> None:
-    """Raises Conflict if an operation does not fit the entry that was found."""
+    """Raises Conflict if an operation does not match the entry that was found."""
     if isinstance(operation, Create):
         if found is not None:
             raise Conflict(operation, "the key exists")
