@@ -1,4 +1,4 @@
-"""Names of users from client certificates: `ssl.principal.mapping.rules` (KIP-371, KIP-1102). Pure."""
+"""Names of users from client certificates: `ssl.principal.mapping.rules` (KIP-371). Pure."""
 
 import re
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """ApiVersions v0-5: the APIs and versions that this broker serves, and its finalized features.
 
 v1   throttle time
-v3   flexible (KIP-482); the client's software, and features (KIP-511)
+v3   flexible (KIP-482); the client's software (KIP-511); features (KIP-584)
 v4   features may start at level 0 (KAFKA-17011)
 v5   the client can name the broker it expects (KIP-1242)
 
