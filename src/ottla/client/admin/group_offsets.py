@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.client.admin.requests import ask_coordinator, fixed, retrying
-from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, by_partition
+from ottla.client.core.arguments import ByPartition, PartitionLike, as_committed_offsets, as_partitions
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.network import Network
 from ottla.client.core.offset_requests import (
@@ -56,7 +56,7 @@ async def list_group_offsets(
 
 
 async def alter_group_offsets(network: Network, group_id: str, offsets: ByPartition[int | CommittedOffset]) -> None:
-    wanted = by_partition(offsets, "offsets", '{("orders", 0): 42}')
+    wanted = as_committed_offsets(offsets)
     done: set[TopicPartition] = set()
 
     async def attempt() -> None:
@@ -67,7 +67,7 @@ async def alter_group_offsets(network: Network, group_id: str, offsets: ByPartit
         )
         _check_partitions(response, f"committing offsets of group {group_id}", done)
 
-    if offsets:
+    if wanted:
         await retrying(network, attempt)
 
 
@@ -90,9 +90,9 @@ async def delete_group_offsets(network: Network, group_id: str, partitions: Iter
     await retrying(network, attempt)
 
 
-def commit_request(group_id: str, offsets: Mapping[TopicPartition, int | CommittedOffset]) -> OffsetCommitRequest:
+def commit_request(group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> OffsetCommitRequest:
     """A commit from outside the group: no member id, no generation."""
-    topics = commit_topics({p: CommittedOffset(at) if isinstance(at, int) else at for p, at in offsets.items()})
+    topics = commit_topics(offsets)
     return OffsetCommitRequest(group_id=group_id, generation_id_or_member_epoch=-1, member_id="", topics=topics)
 
 

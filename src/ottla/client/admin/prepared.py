@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ottla.client.admin.transaction_model import PreparedTransaction
-from ottla.client.core.arguments import Timeout, as_timeout_ms
+from ottla.client.core.arguments import Timeout, as_committed_offsets, as_timeout_ms
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig
-from ottla.client.transactions.requests import group_metadata, offsets_to_commit
+from ottla.client.transactions.requests import group_metadata
 from ottla.client.transactions.transaction_manager import TransactionManager
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 
@@ -24,7 +24,7 @@ async def complete_prepared(
     """Commits or aborts what `producer.prepare_transaction()` left open."""
     if offsets and not group:
         raise OttlaError("offsets need a group to commit them for", "Pass group= as well.")
-    wanted = offsets_to_commit(offsets or {})
+    wanted = as_committed_offsets(offsets or {})
     network.start()
     wait_ms = network.config.default_api_timeout_ms if timeout_ms is None else as_timeout_ms(timeout_ms)
     deadline = network.now() + wait_ms

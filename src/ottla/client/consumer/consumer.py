@@ -46,7 +46,7 @@ from ottla.client.group import group_calls
 from ottla.client.group.consumer_coordinator import CommitCallback, ConsumerCoordinator
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.clock import Clock, system_clock
-from ottla.errors import KafkaError, OttlaError
+from ottla.errors import KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
 
@@ -229,8 +229,6 @@ class AsyncConsumer:
         records before it (KIP-320).
         """
         chosen = as_offset(offset, partition)
-        if chosen.offset < 0:
-            raise OttlaError(f"seek offset must not be a negative number: {chosen.offset}", "Use seek_to_beginning().")
         self._state(partition).move_to(chosen.offset, epoch=chosen.leader_epoch)
         self._positions.clear_missing_offset_errors({as_partition(partition)})
         self._reader.buffer.drop({as_partition(partition)})

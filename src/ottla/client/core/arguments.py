@@ -3,6 +3,7 @@
 A record is checked before it joins a batch, so that a bad record fails alone and not with the rest of its batch.
 """
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -16,7 +17,7 @@ from ottla.checks import require_number, whole_number
 from ottla.client.core.model import Bytes, CommittedOffset, Headers, HeadersLike, NewTopic
 from ottla.client.core.settings import ConsumerConfig, check_settings
 from ottla.errors import ArgumentError, ConfigError, ErrorCode, KafkaError
-from ottla.types import INT64_MAX, TopicPartition
+from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.assignors import Assignor
@@ -29,6 +30,7 @@ PartitionLike = TopicPartition | tuple[str, int]
 ByPartition = Mapping[TopicPartition, T] | Mapping[tuple[str, int], T]
 """Two mappings, because type checkers do not accept a dict of TopicPartition keys as a Mapping of tuple keys."""
 OffsetLike = int | CommittedOffset
+OFFSETS_EXAMPLE = '{("orders", 0): 42}'
 
 LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
 
@@ -167,13 +169,14 @@ def _encode(text: str, what: str) -> bytes:
 
 def as_partition(partition: PartitionLike) -> TopicPartition:
     """A TopicPartition, from one or from a plain (topic, partition) pair."""
-    if isinstance(partition, TopicPartition):
+    if isinstance(partition, TopicPartition) and type(partition.partition) is int:
         return partition
-    try:
-        topic, index = partition
-    except (TypeError, ValueError):
-        topic = index = None  # type: ignore[assignment]
-    if not isinstance(topic, str) or not isinstance(index, int):
+    topic: Any = None
+    index: int | None = None
+    with contextlib.suppress(TypeError, ValueError):
+        topic, number = partition
+        index = whole_number(number)
+    if not isinstance(topic, str) or index is None:
         raise ArgumentError(f"not a partition: {partition!r}", 'Write TopicPartition("orders", 0) or ("orders", 0).')
     return TopicPartition(topic, index)
 
@@ -183,10 +186,40 @@ def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
 
 
 def as_offset(offset: OffsetLike, partition: PartitionLike) -> CommittedOffset:
-    """A CommittedOffset, from one or from a plain number."""
-    if isinstance(offset, CommittedOffset):
-        return offset
-    return CommittedOffset(require_number(offset, f"the offset for {as_partition(partition)}"))
+    """A CommittedOffset, from one, from another library's object with the same fields, or from a plain number."""
+    place = as_partition(partition)
+    number = _offset_number(getattr(offset, "offset", offset), place)
+    epoch = getattr(offset, "leader_epoch", None)
+    if epoch is not None:
+        epoch = require_number(epoch, f"the leader epoch of the offset for {place}", at_least=-1, at_most=INT32_MAX)
+    metadata = getattr(offset, "metadata", None) or ""
+    if not isinstance(metadata, str):
+        raise ArgumentError(f"the metadata of the offset for {place} must be text, not {metadata!r}")
+    return CommittedOffset(number, -1 if epoch is None else epoch, metadata)
+
+
+def as_committed_offsets(offsets: Any) -> dict[TopicPartition, CommittedOffset]:
+    """Offsets to commit, by partition. Checked before they are sent: the coordinator would reject the whole request.
+
+    >>> as_committed_offsets({("orders", 0): 42})
+    {TopicPartition(topic='orders', partition=0): CommittedOffset(offset=42, leader_epoch=-1, metadata='')}
+    """
+    return {
+        partition: as_offset(offset, partition)
+        for partition, offset in by_partition(offsets, "offsets", OFFSETS_EXAMPLE).items()
+    }
+
+
+def as_positions(offsets: ByPartition[int]) -> dict[TopicPartition, int]:
+    """Offsets to store, by partition: those of the next records to read."""
+    return {
+        partition: _offset_number(offset, partition)
+        for partition, offset in by_partition(offsets, "offsets", OFFSETS_EXAMPLE).items()
+    }
+
+
+def _offset_number(number: Any, partition: TopicPartition) -> int:
+    return require_number(number, f"the offset for {partition}", at_least=0, at_most=INT64_MAX)
 
 
 def as_times(times: Any) -> dict[TopicPartition, int]:
@@ -209,14 +242,6 @@ def by_partition(values: ByPartition[T], name: str, example: str) -> dict[TopicP
         raise ArgumentError(f"{name} must be a dict by partition, not {values!r}", f"Write {example}.")
     pairs: Mapping[Any, T] = values
     return {as_partition(partition): value for partition, value in pairs.items()}
-
-
-def as_positions(offsets: ByPartition[int]) -> dict[TopicPartition, int]:
-    """Offsets to store, by partition: those of the next records to read."""
-    return {
-        partition: require_number(offset, f"the offset of {partition}", at_least=0)
-        for partition, offset in by_partition(offsets, "offsets", '{("orders", 0): 42}').items()
-    }
 
 
 # --- names ------------------------------------------------------------------------------------------------------

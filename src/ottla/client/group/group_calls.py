@@ -5,13 +5,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from ottla.checks import whole_number
 from ottla.client.admin.group_offsets import list_group_offsets
 from ottla.client.consumer.subscription import check_pattern, check_topics
 from ottla.client.core.arguments import (
+    OFFSETS_EXAMPLE,
     ByPartition,
     OffsetLike,
     PartitionLike,
-    as_offset,
+    as_committed_offsets,
     as_partitions,
     by_partition,
     check_listener,
@@ -83,11 +85,8 @@ def offsets_to_commit(
     """The offsets that the user passed, or those of all records returned so far. Adds the leader epochs it knows."""
     if offsets is None:
         return group.consumed()
-    chosen = {}
-    for partition, offset in by_partition(offsets, "offsets", '{("orders", 0): 42}').items():
-        checked = as_offset(offset, partition)
-        if checked.offset < 0:
-            raise OttlaError(f"the offset for {partition} must be at least 0, not {checked.offset}")
-        has_epoch = isinstance(offset, CommittedOffset)
-        chosen[partition] = checked if has_epoch else group.with_epoch(partition, checked.offset)
+    chosen = as_committed_offsets(offsets)
+    for partition, offset in by_partition(offsets, "offsets", OFFSETS_EXAMPLE).items():
+        if whole_number(offset) is not None:
+            chosen[partition] = group.with_epoch(partition, chosen[partition].offset)
     return chosen

@@ -6,13 +6,13 @@ from typing import Any
 
 from ottla.client.admin.limits import with_limits
 from ottla.client.admin.transaction_model import PreparedTransaction
-from ottla.client.core.arguments import Timeout, as_timeout_ms
+from ottla.client.core.arguments import Timeout, as_committed_offsets, as_timeout_ms
 from ottla.client.core.interceptors import ProducerInterceptor, tell_acknowledgement
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.producer.accumulator import Accumulator
 from ottla.client.producer.sender import Sender
-from ottla.client.transactions.requests import GroupMetadata, group_metadata, offsets_to_commit
+from ottla.client.transactions.requests import GroupMetadata, group_metadata
 from ottla.client.transactions.state import Operation, State
 from ottla.client.transactions.transaction_manager import TransactionManager
 from ottla.errors import ErrorCode, KafkaError, OttlaError
@@ -107,7 +107,7 @@ class ProducerTransactions:
         self, offsets: Offsets, group: str | GroupMetadata | Any, timeout_ms: Timeout | None
     ) -> None:
         manager = self.require_manager("send_offsets_to_transaction()")
-        wanted, wait_ms = offsets_to_commit(offsets), self.wait_ms(timeout_ms)
+        wanted, wait_ms = as_committed_offsets(offsets), self.wait_ms(timeout_ms)
         await self.until_done(manager.send_offsets(group_metadata(group), wanted), wait_ms)
 
     async def end(self, *, commit: bool, timeout_ms: Timeout | None) -> None:

@@ -3,18 +3,17 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from ottla.client.core.arguments import as_offset, by_partition
 from ottla.client.core.coordinator_lookup import build_find_coordinator
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.offset_requests import by_topic
 from ottla.client.core.settings import ProducerConfig
-from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
+from ottla.errors import ErrorCode, KafkaError, raise_for
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from ottla.types import INT64_MAX, TopicPartition
+from ottla.types import TopicPartition
 
 PRODUCE_WITHOUT_ADDING = 11
 """From Produce v12 on, a write adds its partition to the transaction (KIP-890)."""
@@ -51,25 +50,6 @@ def group_metadata(group: Any) -> GroupMetadata:
     return GroupMetadata(
         group.group_id, group.generation_id, group.member_id, getattr(group, "group_instance_id", None)
     )
-
-
-def offsets_to_commit(offsets: Any) -> dict[TopicPartition, CommittedOffset]:
-    """The offsets to commit, checked here: if the coordinator rejected them, it would fail the whole transaction.
-
-    >>> offsets_to_commit({("orders", 0): 42})
-    {TopicPartition(topic='orders', partition=0): CommittedOffset(offset=42, leader_epoch=-1, metadata='')}
-    """
-    wanted = {}
-    for partition, given in by_partition(offsets, "offsets", '{("orders", 0): 42}').items():
-        offset = as_offset(getattr(given, "offset", given), partition).offset
-        if not 0 <= offset <= INT64_MAX:
-            raise OttlaError(f"the offset for {partition} must be from 0 to {INT64_MAX}, not {offset}")
-        leader_epoch = getattr(given, "leader_epoch", None)
-        metadata = getattr(given, "metadata", None) or ""
-        if not isinstance(metadata, str):
-            raise OttlaError(f"the metadata of the offset for {partition} must be a string, not {metadata!r}")
-        wanted[partition] = CommittedOffset(offset, -1 if leader_epoch is None else leader_epoch, metadata)
-    return wanted
 
 
 def find_coordinator(key: str, key_type: int) -> Build:
