@@ -2,7 +2,7 @@
 
 Thousands of partitions can be created or deleted at once; between two slices the broker serves its clients. A newer
 image replaces an older one that is not finished: what is left to do is always the difference between the hosted topics
-and the newest image. A partition that is not open yet is answered as one that this broker does not lead.
+and the newest image. Requests for a partition that is not open yet get NOT_LEADER_OR_FOLLOWER.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ SLICE_MS = 5
 SLICE_PARTITIONS = 64
 """A slice ends after this many partitions too: in simulations no time passes within a turn of the loop."""
 FROZEN_TOGETHER = 500
-"""When there are this many more partitions, their objects are exempt from garbage collection: they live long, and
-searching those of ten thousand partitions for garbage takes 150 ms."""
+"""After this many new partitions, their objects are excluded from garbage collection: they are long-lived, and
+scanning those of ten thousand partitions takes 150 ms."""
 REPORTED_ONE_BY_ONE = 3
 """Up to this many partitions with new roles are logged one line each."""
 
@@ -56,7 +56,7 @@ class ImageApplier:
         """The topics whose partitions are in line with this version of them."""
         self._work: Iterator[None] = iter(())
         self._dropped: deque[Replica] = deque()
-        """Replicas that are no longer hosted, whose directories have their old names still."""
+        """Replicas that are no longer hosted, whose directories still have their old names."""
         self._new_roles: list[Replica] = []
         self._open_count = 0
         self._frozen_count = 0
@@ -90,7 +90,7 @@ class ImageApplier:
     # -- images --
 
     def apply(self, image: ClusterImage) -> "asyncio.Future[None] | None":
-        """Starts to apply an image. Returns None if it is applied already, otherwise a future of that."""
+        """Starts to apply an image. Returns None if it is applied already, otherwise a future for its completion."""
         if self._is_stopped:
             return None
         if self._image is None or self._image.broker_configs != image.broker_configs:
@@ -126,7 +126,7 @@ class ImageApplier:
             for _ in self._work:
                 pass
             return
-        # Not the loop's time: that of uvloop stands still within a turn.
+        # Not the loop's time: uvloop's does not advance within a turn.
         monotonic = self._directory.monotonic
         end = monotonic() + SLICE_MS
         try:
@@ -252,8 +252,10 @@ class ImageApplier:
             directory.reopen(topic_partition, config)
         found = directory.logs.get(topic_partition)
         if found is not None and found.topic_id == ZERO_UUID and others_have_all:
-            # It may be of a deleted topic of that name, whose leader epochs say nothing about this one.
-            log.warning("partition %s: deleting the directory without a topic id; its leader has all", topic_partition)
+            # It may belong to a deleted topic of that name, whose leader epochs are meaningless for this one.
+            log.warning(
+                "partition %s: deleting the directory without a topic id; the leader has all records", topic_partition
+            )
             self._manager.maintenance.delete(topic_partition, config.file_delete_delay_ms)
             found = None
         if found is not None and found.topic_id == ZERO_UUID:
@@ -261,7 +263,7 @@ class ImageApplier:
             log.warning("partition %s: directory has no topic id; using it for this topic", topic_partition)
             directory.adopt(topic_partition, topic_id)
         if found is not None and found.topic_id != topic_id:
-            # A topic of the same name was deleted and created again while this broker was down.
+            # A topic of the same name was deleted and recreated while this broker was down.
             log.warning("partition %s: deleting the directory of a deleted topic of that name", topic_partition)
             self._manager.maintenance.delete(topic_partition, config.file_delete_delay_ms)
             found = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ottla.net.connection import Answer
 
 BROKER_CLIENT_ID = "broker-"
-"""Brokers put their id behind it when they send requests to each other."""
+"""Brokers append their id to it when they send requests to each other."""
 FETCH_LANE = "fetch"
 """The connection for replica fetches: they wait at the leader, and would hold up every request behind them."""
 
@@ -51,7 +51,7 @@ class BrokerPeers:
         )
 
     def apply(self, image: ClusterImage) -> None:
-        """Takes the addresses of the registered brokers.
+        """Updates the addresses from the registered brokers.
 
         Requests to a broker that is no longer registered, or has moved, fail at once with NETWORK_EXCEPTION.
         """

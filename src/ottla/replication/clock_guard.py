@@ -17,9 +17,9 @@ log = logging.getLogger("ottla.replication")
 
 FILE = "ottla-clock-checkpoint"
 JUMP_MS = 3_600_000
-"""Smaller steps are accepted at once: corrections by NTP, and what a virtual machine misses while it is moved."""
+"""Smaller steps are accepted at once: corrections by NTP, and what a virtual machine misses while it is migrated."""
 DOWNTIME_MS = 86_400_000
-"""After a reboot nobody knows how long the machine was off: up to this much is taken for the time it was off."""
+"""After a reboot it is unknown how long the machine was off: up to this much counts as that time."""
 
 
 class SavedClock(NamedTuple):
@@ -76,10 +76,10 @@ class ClockGuard:
         self._jump_ms, self._until_ms = jump_ms, until_ms
         before = _show(wall_ms - jump_ms)
         if jump_ms < 0:
-            log.warning("clock: it jumped back from %s to %s; data expires later by as much", before, _show(wall_ms))
+            log.warning("clock: it jumped back from %s to %s; data expires later by that much", before, _show(wall_ms))
             return
         log.warning(
-            "clock: it jumped forward from %s to %s, or this machine was off for so long; until %s, records, "
+            "clock: it jumped forward from %s to %s, or this machine was off for that long; until %s, records, "
             "tombstones, committed offsets and transactional ids expire by the old time. If the new time is right "
             "and they should expire now, set ottla.clock.jump.grace.ms=0 (possible at run time)",
             before,
@@ -98,7 +98,7 @@ class ClockGuard:
         return json.dumps({"version": 0, **saved._asdict()}).encode()
 
     def restore(self, data: bytes) -> None:
-        """Continues with what an earlier process saved. Content that cannot be read is ignored: it only guards."""
+        """Continues with what an earlier process saved. Unreadable content is ignored: it is only a safeguard."""
         try:
             fields = json.loads(data)
             saved = SavedClock(*(fields[name] for name in SavedClock._fields))

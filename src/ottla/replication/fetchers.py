@@ -1,4 +1,4 @@
-"""OWNER of this broker's fetches as a follower: one stream of requests to each leader, and the appends of what it gets.
+"""OWNER of this broker's fetches as a follower: one stream of requests to each leader, and appends of the results.
 
 An answer is appended, then the next fetch is sent, and only then are requests woken that wait for the new high
 watermark. A fetch from an offset tells the leader that everything below is stored here, so it must not be sent before
@@ -29,7 +29,7 @@ log = logging.getLogger("ottla.replication")
 
 FIRST_BACKOFF_MS = 10
 IMAGE_BACKOFF = Backoff(FIRST_BACKOFF_MS, 80)
-"""After an election, the new leader may learn of it a little later than its followers. Commits wait for them."""
+"""After an election, the new leader may get the image a little later than its followers. Commits wait for them."""
 AWAITING_IMAGE = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -54,7 +54,7 @@ class ReplicaFetchers:
         self._leader_of: dict[Replica, int] = {}
 
     def apply(self, image: "ClusterImage") -> None:
-        """Takes this broker's epoch, and tries leaders again that may have come back."""
+        """Updates this broker's epoch, and retries leaders that may be reachable again."""
         own = image.brokers.get(self.manager.broker_id)
         sender = Sender(self.manager.broker_id, NO_EPOCH if own is None else own.epoch)
         is_new, self.sender = sender != self.sender, sender
@@ -70,7 +70,7 @@ class ReplicaFetchers:
             self._leaders[leader].in_sync_changed(replica)
 
     def follow(self, replica: Replica) -> None:
-        """Fetches a partition from its leader of the current epoch, from now on."""
+        """Starts fetching a partition from its leader of the current epoch."""
         self.unfollow(replica)
         if replica.leader < 0 or replica.leader == self.manager.broker_id or replica.storage_failure:
             return
@@ -312,7 +312,7 @@ class LeaderFetcher:
     # -- failures --
 
     def _delay(self, followed: Followed, code: ErrorCode, detail: str) -> None:
-        """Fetches a partition again later; the others continue."""
+        """Retries a partition later; the others continue."""
         if followed.failures == 0:
             if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 detail = "the leader's ACLs do not allow it; add the principal of this broker to super.users"

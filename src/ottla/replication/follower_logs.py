@@ -28,7 +28,7 @@ class FollowerLogs:
             self._maintenance.consider_flush(replica)
 
     def follow_watermarks(self, replica: Replica, high_watermark: int, log_start_offset: int) -> bool:
-        """Takes the leader's high watermark and log start offset, as far as this log goes.
+        """Adopts the leader's high watermark and log start offset, up to the end of this log.
 
         True if the log start offset has moved.
         """

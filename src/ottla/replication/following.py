@@ -1,7 +1,7 @@
-"""What a follower asks its leader for, and what it does with each partition of the answer. Pure.
+"""What a follower requests from its leader, and what it does with each partition of the answer. Pure.
 
-A partition of an answer is used only if nothing has changed since it was asked for: the topic, the leader epoch and the
-end of the follower's log. Anything else is an answer to an old question (KAFKA-18991).
+A partition of an answer is used only if nothing has changed since the request: the topic, the leader epoch and the end
+of the follower's log. Otherwise it is stale (KAFKA-18991).
 """
 
 import enum
@@ -34,14 +34,14 @@ class Followed:
         self.key = key
         self.leader_epoch = leader_epoch
         self.asked = -1
-        """The offset that the leader knows as ours."""
+        """The offset that was last reported to the leader."""
         self.asked_in = 0
-        """The number of the request that told it so."""
+        """The number of the request that reported it."""
         self.failures = 0
         self.is_delayed = False
         """Not fetched now: it failed, or its log is being prepared."""
         self.is_held = False
-        """Not asked for again before its log is synced."""
+        """Not fetched again until its log is synced."""
 
 
 class Do(enum.Enum):
@@ -88,9 +88,9 @@ def decide(followed: Followed, answered: int, data: Any) -> Step:
 
 
 def divergence(epochs: LeaderEpochCache, log_end_offset: int, leader: EpochEndOffset) -> int:
-    """The first offset that this log may not share with the leader's, whose epoch `leader` ends as it says.
+    """The first offset at which this log may differ from the leader's; `leader` is the end of an epoch in the leader's.
 
-    A cut there is not always the last one: the next fetch compares again, until the two logs agree (KIP-279).
+    One truncation may not be enough: the next fetch compares again, until the two logs agree (KIP-279).
     """
     ours = epochs.end_offset_for(leader.leader_epoch, log_end_offset)
     if ours.end_offset < 0:
@@ -99,14 +99,14 @@ def divergence(epochs: LeaderEpochCache, log_end_offset: int, leader: EpochEndOf
 
 
 class Sender(NamedTuple):
-    """Who fetches."""
+    """The broker that fetches."""
 
     broker_id: int
     broker_epoch: int
 
 
 class Limits(NamedTuple):
-    """How much a request asks for, and how long it waits at the leader."""
+    """How much to request, and how long to wait at the leader."""
 
     max_wait_ms: int
     min_bytes: int
@@ -123,22 +123,22 @@ class FetchPlan(NamedTuple):
 
 
 class LeaderFetches:
-    """All partitions fetched from one leader, and the fetch session that it keeps of them (KIP-227)."""
+    """All partitions fetched from one leader, and the fetch session that it keeps for them (KIP-227)."""
 
     def __init__(self) -> None:
         self.partitions: dict[PartitionKey, Followed] = {}
         self.in_flight = 0
         self.generation = 0
-        """Increases when a connection is lost: what was in flight is not answered any more."""
+        """Increases when a connection is lost: requests in flight get no answer."""
         self._changed: dict[PartitionKey, Followed] = {}
-        """To be put into the next request, because the leader does not know where they are."""
+        """To be sent in the next request, because the leader does not have their current state."""
         self._known: set[PartitionKey] = set()
         """What the leader's session contains."""
         self._forgotten: set[PartitionKey] = set()
-        """What it contains, but should not."""
+        """What it contains but should not."""
         self._delayed_count = 0
         self._outsiders: dict[PartitionKey, Followed] = {}
-        """Not in sync, as far as we know. Fetches name them even without a change, so that the leader sees them."""
+        """Not in sync, as far as we know. Fetches include them even without a change, so that the leader sees them."""
         self._session_id = NO_SESSION
         self._session_epoch = INITIAL_EPOCH
         self._is_session_refused = False
@@ -147,7 +147,7 @@ class LeaderFetches:
     # -- what is fetched --
 
     def follow(self, replica: Replica) -> Followed:
-        """Fetches a partition from now on, from the end of its log."""
+        """Starts fetching a partition, from the end of its log."""
         key = (replica.topic_id, replica.topic_partition.partition)
         self.unfollow(key)
         self._forgotten.discard(key)
@@ -168,7 +168,7 @@ class LeaderFetches:
             self._forgotten.add(key)
 
     def is_current(self, followed: Followed) -> bool:
-        """Whether this is what is fetched of its partition, and not an earlier epoch of it."""
+        """Whether this is the current entry of its partition, not one of an earlier epoch."""
         return self.partitions.get(followed.key) is followed
 
     def delay(self, followed: Followed) -> None:
@@ -207,25 +207,25 @@ class LeaderFetches:
             self._outsiders[followed.key] = followed
 
     def catching_up(self) -> list[Followed]:
-        """The partitions of the next request that are not in sync. An earlier request may still ask for others."""
+        """The partitions of the next request that are not in sync. An earlier request may still include others."""
         if not self.in_flight:
             return [followed for followed in self._outsiders.values() if not followed.is_delayed]
         return [followed for key, followed in self._changed.items() if key in self._outsiders]
 
     def ask_again(self) -> None:
-        """Names every partition in the next request: this broker has registered again, and has a new epoch."""
+        """Includes every partition in the next request: this broker has re-registered and has a new epoch."""
         for followed in self.partitions.values():
             self.moved(followed)
 
     def find(self, replica: Replica) -> Followed | None:
-        """What is fetched of a replica."""
+        """The entry of a replica."""
         return self.partitions.get((replica.topic_id, replica.topic_partition.partition))
 
     # -- requests --
 
     @property
     def may_send(self) -> bool:
-        """Whether the next request is due: there is none in flight, or only one that does not know of a change."""
+        """Whether the next request is due: there is none in flight, or only one that predates a change."""
         if not self.in_flight:
             return len(self.partitions) > self._delayed_count
         return self.in_flight < IN_FLIGHT_MAX and len(self._changed) > 0 and self._session_id != NO_SESSION

@@ -15,7 +15,7 @@ log = logging.getLogger("ottla.replication")
 GiveUp = Callable[[Collection[TopicPartition]], Awaitable[None]]
 
 AGAIN_AFTER_MS = 5_000
-"""A partition is not given up more often than this: every rejected write asks for it."""
+"""The minimum time between two attempts for a partition: every rejected write requests one."""
 BACKOFF = Backoff(100, 10_000)
 
 

@@ -32,7 +32,7 @@ NOT_APPLIED = frozenset(
         ErrorCode.INVALID_REQUEST,
     }
 )
-"""Definitely. After any other error the proposal may have been applied, and the image will tell."""
+"""The proposal was definitely not applied. After any other error it may have been, and the image will show it."""
 BACKOFF = Backoff(50, 5_000)
 CHECKED_TOGETHER = 500
 """How many partitions are checked for lagging followers before the event loop gets its turn."""
@@ -51,7 +51,7 @@ class InSyncChanges:
         self._alter_partition = alter_partition
         self._random = random.Random() if rng is None else rng
         self._failures: dict[Replica, int] = {}
-        """Proposals in a row that failed, for the back-off."""
+        """Consecutive failed proposals, for the back-off."""
         self._not_before: dict[Replica, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -163,7 +163,7 @@ class InSyncChanges:
                 log.info("partition %s: in-sync set not changed: %s", replica.topic_partition, code.name)
                 self._manager.advance(replica)
                 return
-            # The outcome is unknown, or the image is still on its way: the same proposal again does no harm.
+            # The outcome is unknown, or the image has not arrived yet: repeating the proposal is harmless.
             await asyncio.sleep(self._delay_ms(replica) / 1000)
             if (replica.leader_epoch, replica.partition_epoch) != (change.leader_epoch, change.partition_epoch):
                 self._settled(replica, before)

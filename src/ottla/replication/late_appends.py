@@ -5,7 +5,7 @@ What is larger goes to one thread, so a decompression bomb delays nobody else. T
 order: while one is late, the connection's next ones line up behind it.
 
 A late append is finished even if its connection closes, as in Apache Kafka: with acks=0 a producer may disconnect right
-after its last batch. Only when very much is waiting are the appends of closed connections dropped.
+after its last batch. The appends of closed connections are dropped only if too much is waiting.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ class LateAppends:
         return await self.in_thread(partition_log.prepare, batch, produce_version)
 
     def in_thread(self, function: Callable[..., T], *args: Any) -> "asyncio.Future[T]":
-        """Runs a pure function that decompresses much."""
+        """Runs a pure function that decompresses a lot."""
         assert self._loop is not None
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "ottla-check")

@@ -45,7 +45,7 @@ class Upkeep:
         self.is_syncing = False
         self.is_closed = False
         self.uncleanable_start = -1
-        """Where the first segment began when compaction met a batch that cannot be read. Tried again once it moves."""
+        """Where the first segment began when compaction found an unreadable batch. Retried once that moves."""
         self.flush_timer: asyncio.TimerHandle | None = None
 
 
@@ -88,7 +88,7 @@ class LogMaintenance:
         self._running: set[asyncio.Future[Any]] = set()
 
     def reconfigure(self, config: ReplicaConfig) -> None:
-        """Takes settings that were changed at run time; a timer that already runs keeps its time."""
+        """Applies settings that were changed at run time; a running timer keeps its time."""
         self._config = config
 
     # -- life --
@@ -249,7 +249,7 @@ class LogMaintenance:
                 # Sync finished segments, so that recovery after a crash reads only the active one.
                 self._flush(replica)
             if replica.log.config.compacts:
-                # Appends since the last look were not reported: the log counted as changed already.
+                # Appends since the last check were not reported: the log counted as changed already.
                 self._look_for_compaction(replica)
         self._write_checkpoint(changed)
 

@@ -1,6 +1,6 @@
-"""When to try again to open partitions that could not be opened, and what to report about them. Pure.
+"""When to retry partitions that could not be opened, and what to report about them. Pure.
 
-A full disk, or too many open files, are failures that go away: the partition is then served again without a restart.
+A full disk or too many open files are temporary failures: the partition is then served again without a restart.
 """
 
 from collections.abc import Callable

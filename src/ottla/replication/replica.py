@@ -33,7 +33,7 @@ class Follower:
     def __init__(self, broker_id: int, caught_up_ms: int = NEVER_MS) -> None:
         self.broker_id = broker_id
         self.broker_epoch = NO_EPOCH
-        """Of its registration, as its last fetch says; -1 if it has not fetched, or does not say."""
+        """As in its last fetch; -1 if it has not fetched, or its fetches have no epoch."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_ms = caught_up_ms
@@ -154,7 +154,7 @@ class Replica:
             return False
         new_epoch = partition.leader_epoch > self.leader_epoch
         if new_epoch or partition.partition_epoch > self.partition_epoch:
-            # Only this tells the outcome of a proposal. Until then the larger set counts (KIP-497).
+            # Only this decides the outcome of a proposal. Until then the larger set counts (KIP-497).
             self.joining, self.proposed = frozenset(), None
         self.leader = partition.leader
         self.leader_epoch = partition.leader_epoch
@@ -170,7 +170,7 @@ class Replica:
             self.epoch_start_offset = self.end_seen = log_end_offset
             self.followers = {b: Follower(b, monotonic_ms if b in self.isr else NEVER_MS) for b in sorted(others)}
         else:
-            # Who left the in-sync set has to fetch again to join: it may have left because it cannot store any more.
+            # A follower that left the in-sync set must fetch again to join: it may have left because its disk failed.
             known = {b: follower for b, follower in self.followers.items() if b not in left}
             self.followers = {
                 b: known.get(b) or Follower(b, monotonic_ms if b in self.isr else NEVER_MS) for b in sorted(others)
@@ -223,7 +223,7 @@ class Replica:
         """
         if log_end_offset > self.end_seen:
             # An idle follower that had everything until this append was caught up until now: a fetch session does not
-            # name partitions without news, so its last fetch may be long ago.
+            # include partitions without changes, so its last fetch may be long ago.
             for follower in self.followers.values():
                 if follower.log_end_offset >= self.end_seen:
                     follower.caught_up_ms = max(follower.caught_up_ms, monotonic_ms)

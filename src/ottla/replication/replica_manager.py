@@ -39,7 +39,7 @@ log = logging.getLogger("ottla.replication")
 ACKS_ALL = -1
 WATERMARK_DELAY_SECONDS = 0.02
 CONFIRMATION_CHECK_SECONDS = 0.05
-"""How often to look whether the metadata session is confirmed again, while commits wait for that."""
+"""How often to check whether the metadata session is confirmed again, while commits wait for that."""
 
 
 class ReplicaManager:
@@ -66,7 +66,7 @@ class ReplicaManager:
         """
         self.broker_id = broker_id
         self.broker_epoch = NO_EPOCH
-        """Of this broker's registration in the current image."""
+        """The epoch of this broker's registration in the current image."""
         self.eligible: dict[int, int] = {}
         """The brokers that may join in-sync sets, with the epochs of their registrations. Changed in place."""
         self.log_directory = log_directory
@@ -85,7 +85,7 @@ class ReplicaManager:
         self._confirmation_timer: asyncio.TimerHandle | None = None
         self._watermark_timer: asyncio.TimerHandle | None = None
         self._uninformed: dict[Watch, Any] = {}
-        """The followers' sessions that wait for records while a high watermark has moved."""
+        """The followers' sessions that wait for records and have not been told of a new high watermark."""
         boot = BootClock("", log_directory.monotonic) if boot is None else boot
         self.clock_guard = ClockGuard(clock, boot, lambda: self.config.clock_jump_grace_ms)
         self.maintenance = LogMaintenance(
@@ -106,7 +106,7 @@ class ReplicaManager:
         self.given_up = None if give_up is None else GivenUp(give_up, self.monotonic, rng=rng)
 
     def reconfigure(self, config: ReplicaConfig) -> None:
-        """Takes settings that were changed at run time."""
+        """Applies settings that were changed at run time."""
         self.config = config
         self.maintenance.reconfigure(config)
         self.leader_quota.set_rate(config.leader_replication_throttled_rate)
@@ -431,7 +431,7 @@ class ReplicaManager:
     def apply(self, image: ClusterImage) -> "asyncio.Future[None] | None":
         """Brings this broker's replicas in line with the image; topics that did not change are skipped.
 
-        None if that is done, otherwise a future of it: opening or dropping many partitions takes several turns of
+        None if that is done, otherwise a future for it: opening or dropping many partitions takes several turns of
         the event loop.
         """
         self.image = image
@@ -450,7 +450,7 @@ class ReplicaManager:
             return
         self.eligible.clear()
         self.eligible.update(eligible)
-        # Who has left does not hold back the high watermark any more, and who came back may join.
+        # Brokers that left no longer hold back the high watermark, and brokers that came back may join.
         for replica in self.replicas():
             if replica.followers:
                 if replica.log.high_watermark < replica.log.log_end_offset:

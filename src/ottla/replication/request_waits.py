@@ -9,7 +9,7 @@ from ottla.replication.waiting import CommitWait, FetchWait, Limit, PartitionWai
 
 
 class RequestWaits:
-    """The requests that wait on a broker's replicas. The ReplicaManager says when something happened to a replica."""
+    """The requests that wait on a broker's replicas. The ReplicaManager reports what happens to them."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -2,7 +2,7 @@
 
 The topic settings `leader.replication.throttled.replicas` and `follower.replication.throttled.replicas` name the
 throttled replicas, the broker settings `….replication.throttled.rate` limit them. What throttled replicas copy counts,
-but only those that are not in sync have to wait: a replica in sync that waits would hold up acks=all.
+but only those that are not in sync have to wait: a throttled in-sync replica would delay acks=all.
 """
 
 import math
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 WINDOW_MS = 10_000
 """The rate is the average over this time. After a pause, over the time since then."""
 SAMPLE_MS = 1_000
-"""What is copied within this time counts as one. Also the shortest time for an average."""
+"""The length of a sample. Also the shortest time for an average."""
 
 ALL = "*"
 
@@ -73,7 +73,7 @@ class ReplicationQuota:
         self._total += size_bytes
 
     def wait_ms(self, monotonic_ms: int) -> int:
-        """How long to wait until more may be copied, at most SAMPLE_MS: then ask again. 0 if it may be copied now."""
+        """How long to wait until more may be copied, at most SAMPLE_MS: then check again. 0 if it may be copied now."""
         if not self.is_limited:
             return 0
         self._expire(monotonic_ms)

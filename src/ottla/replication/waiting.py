@@ -130,7 +130,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.news: dict[Any, None] = {}
-        """The partitions with something to answer, as the session knows them."""
+        """The partitions with something to answer, under the session's names for them."""
         self.wait: FetchWait | None = None
         """The session's fetch that waits for bytes of any of them."""
 
@@ -149,7 +149,7 @@ class PartitionWaits:
         self._written: dict[FetchWait, None] = {}
         self._fetches = (self._committed, self._decided, self._written)
         self.watches: dict[Watch, Any] = {}
-        """The sessions of followers that watch this partition, each with the name that it gave it."""
+        """The sessions of followers that watch this partition, each with its name for it."""
 
     def note(self, size_bytes: int) -> list[FetchWait]:
         """Something changed, and `size_bytes` were written. Returns the followers' fetches that now have enough."""

@@ -238,7 +238,7 @@ def test_more_than_a_day_after_a_reboot_may_be_a_wrong_clock(caplog: pytest.LogC
     machine = Machine()
     machine.reboot(off_ms=10 * MINUTE, rtc_error_ms=30 * DAY)
     assert machine.held_ms == 30 * DAY + 10 * MINUTE
-    assert "or this machine was off for so long" in caplog.text
+    assert "or this machine was off for that long" in caplog.text
 
 
 def test_a_machine_that_starts_in_the_past_and_is_corrected_has_not_jumped(caplog: pytest.LogCaptureFixture) -> None:
