@@ -1,4 +1,4 @@
-"""OWNER of the coordinators' requests to other brokers: what one turn of the loop asks of a broker is one request.
+"""OWNER of the coordinators' requests to other brokers, batched: one per broker and turn of the event loop.
 
 Transaction coordinators are asked whether partitions belong to a transaction, or to add them (AddPartitionsToTxn).
 Partition leaders are asked to write markers (WriteTxnMarkers).
@@ -27,7 +27,7 @@ VERIFICATION_TIMEOUT_MS = 8_000
 """Longer than a coordinator waits for the commit of its records (5 seconds), shorter than producers wait: they get a
 retriable error instead of closing the connection."""
 MARKERS_TIMEOUT_MS = 35_000
-"""Longer than a partition leader waits for the commit of markers: a request that is given up too early is repeated, and
+"""Longer than a partition leader waits for the commit of markers: a request that times out too early is retried, and
 then every marker in it is written twice."""
 
 
@@ -68,7 +68,7 @@ class BatchedRequests(ABC, Generic[Item]):
 
     @abstractmethod
     def key(self, item: Item) -> Hashable:
-        """The response identifies items by their keys: those of one request differ."""
+        """Identifies the item in the response; unique within a request."""
 
     @abstractmethod
     def pack(self, items: list[Item]) -> Any:
@@ -80,7 +80,7 @@ class BatchedRequests(ABC, Generic[Item]):
 
     def ask(self, broker_id: int, item: Item) -> "asyncio.Future[Codes]":
         """Asks another broker. The future fails with NETWORK_EXCEPTION if there is no answer: whether the other broker
-        did what it was asked for is then unknown."""
+        has executed the request is then unknown."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Codes] = loop.create_future()
         queued = self._queued.get(broker_id)

@@ -57,7 +57,7 @@ class Effects(Generic[R]):
         self.producer = producer
         """(producer id, epoch): the records are one transactional batch of this producer."""
         self.is_soft = False
-        """The step already changed memory to match its records: if the append fails, the shard is loaded again."""
+        """The step already changed memory to match its records: if the append fails, the shard is reloaded."""
 
     def append(self, key: bytes, value: bytes | None) -> None:
         self.records.append(Append(key, value))
@@ -73,7 +73,7 @@ class Shard(Protocol):
     """One partition of a coordinator's topic as a state machine.
 
     Hard state is what the log says; it changes in `replay` (the package docstring lists the exceptions). Soft state
-    (deadlines, waiting requests) may change at once: it is built again after a load.
+    (deadlines, waiting requests) may change at once: it is rebuilt after a load.
     """
 
     def replay(
@@ -91,7 +91,7 @@ class Shard(Protocol):
         """The producer's transaction on this partition ended."""
 
     def hard_state(self) -> dict[str, object]:
-        """Everything that a fresh load of the log must bring back, by name. Two shards that replayed the same log have
+        """Everything that a fresh load of the log must restore, by name. Two shards that replayed the same log have
         equal hard states, whatever else happened to them; tests compare the live shard with a fresh load."""
 
     def on_loaded(self, now: int) -> Effects[None]:
@@ -104,7 +104,7 @@ class Shard(Protocol):
         """The cluster changed."""
 
     def tick(self, now: int, held_ms: int = 0) -> Effects[None]:
-        """Does what is due at `now`. If the clock has jumped forward by `held_ms`, data expires by the time before."""
+        """Does what is due at `now`. If the clock has jumped forward by `held_ms`, data expires by the old time."""
 
     def next_deadline(self) -> int | None:
         """When `tick` must be called next; None for never."""
@@ -115,7 +115,7 @@ class Shard(Protocol):
 
 class Deadlines:
     """A heap of (time, what). Moving a deadline to a later time costs nothing: the owner keeps the true time, checks it
-    when an entry fires, and adds an entry that fired early again."""
+    when an entry fires, and re-adds an entry that fired early."""
 
     __slots__ = ("_counter", "_heap")
 

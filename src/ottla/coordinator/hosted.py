@@ -1,7 +1,7 @@
 """One shard on this broker and its life cycle: which states it can be in, and how it moves between them. Pure.
 
-The states are those of Kafka's CoordinatorRuntime. A shard never returns to an earlier state: to load a partition
-again, the runtime closes the shard and hosts a new one.
+The states are those of Kafka's CoordinatorRuntime. A shard never returns to an earlier state: to reload a
+partition, the runtime closes the shard and hosts a new one.
 """
 
 import enum
@@ -25,7 +25,7 @@ class ShardState(enum.Enum):
     FAILED = "failed"
     """The log could not be replayed. Requests are answered with NOT_COORDINATOR until another epoch begins."""
     CLOSED = "closed"
-    """Unloaded: another broker leads the partition, it is loaded again as a new shard, or the broker stops."""
+    """Unloaded: another broker leads the partition, it is reloaded as a new shard, or the broker stops."""
 
 
 TRANSITIONS: dict[ShardState, frozenset[ShardState]] = {
@@ -72,7 +72,7 @@ class HostedShard(Generic[S]):
         """Whether this shard can stay in use when the partition has this epoch and topic id.
 
         If the epoch grew by two or more, another broker may have led the partition in between. Another topic id means
-        another log. A failed shard is tried again in the next epoch.
+        another log. A failed shard is retried in the next epoch.
         """
         if topic_id != self.topic_id or epoch > self.epoch + 1:
             return False

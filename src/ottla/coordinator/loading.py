@@ -1,7 +1,7 @@
 """OWNER of the task that loads shards: replays their logs, a slice per turn of the event loop.
 
-After a failover many shards are loaded at once. Those that clients ask for come first, short logs before long ones: a
-slice of the most urgent one is replayed, then the choice is made again.
+After a failover many shards are loaded at once. Those that clients wait for come first, short logs before long ones: a
+slice of the most urgent one is replayed, then the next choice is made.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ SLICE_BYTES = 1 << 18
 
 
 class _Load:
-    """A shard that is being loaded, and how far it is."""
+    """A shard that is being loaded, and its progress."""
 
     __slots__ = ("hosted", "is_wanted", "log", "offset", "records", "started_s")
 
@@ -58,7 +58,7 @@ class ShardLoader:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def want(self, hosted: HostedShard[Any]) -> None:
-        """A client asks for this shard."""
+        """A client waits for this shard: it becomes urgent."""
         load = self._loads.get(hosted)
         if load is not None:
             load.is_wanted = True

@@ -33,7 +33,7 @@ log = logging.getLogger("ottla.coordinator")
 OFFSETS_TOPIC = "__consumer_offsets"
 RETRY = Backoff(20, 1_000)
 WARNED_AFTER = 6
-"""So many failures in a row take about a second: more than an election. From then on a warning is logged."""
+"""This many consecutive failures take about a second, longer than an election. From then on a warning is logged."""
 COMMIT_TIMEOUT_MS = 30_000
 
 GIVEN_UP = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED)
@@ -208,7 +208,7 @@ class MarkerDelivery:
         self._requests.ask(broker_id, marker).add_done_callback(answered)
 
     def _settle(self, order: _Order, codes: Codes, failures: int) -> None:
-        """What became of some of the markers: those that were not written are sent again."""
+        """Handles the outcome of some of the markers: those that were not written are retried."""
         failed = {
             partition: code
             for partition, code in codes.items()
@@ -259,7 +259,7 @@ class MarkerDelivery:
         if self._is_stopped:
             return
         if self._active_shard(decided) is None:
-            # The coordinator moved or is loading: the load writes the markers again, which does no harm.
+            # The coordinator moved or is loading: the load writes the markers again, which is harmless.
             log.info("transaction %s: markers written, but the coordinator has moved", decided.transactional_id)
             return
         try:

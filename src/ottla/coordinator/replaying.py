@@ -59,7 +59,7 @@ def replay_batches(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
             except CorruptBatch as error:
                 raise unreadable(header, error) from None
             for offset, timestamp, key, value, _ in records:
-                # A batch may start before the offset that was asked for.
+                # A batch may start before the requested offset.
                 if offset >= start:
                     replay(offset, key, value, timestamp, producer_id, producer_epoch)
                     count += 1

@@ -33,11 +33,11 @@ ACTIVE = ShardState.ACTIVE
 SHARDS_PER_TICK = 2
 """How many shards do what is due in one step of the event loop; the others follow in the next."""
 CLOCK_JUMP_MS = 2_000
-"""If the clock and the time that has passed differ by this much, the clock was set or the machine slept. If a timer is
+"""If the clock and the elapsed time differ by this much, the clock was set or the machine slept. If a timer is
 this late, this broker was blocked, and so were the heartbeats that clients have sent."""
 
 UNWRITABLE_PAUSE_MS = 1_000
-"""How long a shard waits with what is due while its partition cannot be written to."""
+"""How long a shard postpones what is due while its partition cannot be written to."""
 
 APPEND_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -50,7 +50,7 @@ APPEND_ERRORS = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-"""What a failed append means to the client of a coordinator."""
+"""The error that a coordinator's client gets for a failed append."""
 
 
 class CoordinatorRuntime(Generic[S]):
@@ -198,7 +198,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _is_writable(self, hosted: HostedShard[S]) -> bool:
         """Whether enough replicas are in sync. If not, no step is tried: it would change memory before its records
-        turn out to be rejected, and every such step would load the whole shard again."""
+        are rejected, and every such step would reload the whole shard."""
         replica = self._replicas.find(self.topic, hosted.partition)
         return replica is None or replica.is_alone or not replica.is_leader or replica.has_enough_in_sync
 
@@ -215,7 +215,7 @@ class CoordinatorRuntime(Generic[S]):
             return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
 
     def _run(self, hosted: HostedShard[S], effects: Effects[Any]) -> KafkaError | None:
-        """Carries a step out. Returns the error if its records could not be appended; the replies carry it too."""
+        """Executes a step. Returns the error if its records could not be appended; the replies carry it too."""
         if effects.records:
             try:
                 self._append(hosted, effects)
@@ -258,8 +258,8 @@ class CoordinatorRuntime(Generic[S]):
             self._arm(hosted.shard.next_deadline())
 
     def _broken(self, hosted: HostedShard[S]) -> None:
-        """A step failed because of a bug, perhaps half way: only the log can be trusted."""
-        log.exception("%s: a step failed; loading the shard again", hosted.name)
+        """A step failed because of a bug, perhaps halfway: only the log can be trusted."""
+        log.exception("%s: a step failed; reloading the shard", hosted.name)
         self._reload(hosted)
 
     def _release(self, hosted: HostedShard[S], effects: Effects[Any]) -> None:
@@ -374,7 +374,7 @@ class CoordinatorRuntime(Generic[S]):
             if self._is_writable(hosted):
                 self._step(hosted, lambda shard, now: shard.tick(now, held_ms))
             else:
-                # Time stands still: no session expires while nobody can join, and nothing is lost by waiting.
+                # Deadlines are postponed: no session expires while nobody can join, and nothing is lost by waiting.
                 hosted.shard.on_clock_jump(now - deadline + UNWRITABLE_PAUSE_MS)
                 self._arm(hosted.shard.next_deadline())
         for deadline, hosted in due[SHARDS_PER_TICK:]:

@@ -10,7 +10,7 @@ from typing import Any
 from ottla.coordinator.effects import Append, Effects
 from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
-from ottla.coordinator.transaction.starting import Wish
+from ottla.coordinator.transaction.starting import ProducerInit
 from ottla.coordinator.transaction.transaction import (
     ProducerIdAndEpoch,
     Transaction,
@@ -123,8 +123,8 @@ class TransactionWorld:
     ) -> Any:
         """InitProducerId: ProducerIdAndEpoch or an error code."""
         self._producer_ids += 1
-        wish = Wish(transactional_id, timeout_ms, expected, two_phase, keep_prepared)
-        return self._ask("init_producer_id", wish, self._producer_ids)
+        init = ProducerInit(transactional_id, timeout_ms, expected, two_phase, keep_prepared)
+        return self._ask("init_producer_id", init, self._producer_ids)
 
     def add(self, producer: ProducerIdAndEpoch, *partitions: str, transactional_id: str = "x", version: int = 0) -> Any:
         """AddPartitionsToTxn or AddOffsetsToTxn; version 2 is the implicit add. An error code, NONE included."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.coordinator import loading as loading_module
-from ottla.coordinator.transaction.starting import Wish
+from ottla.coordinator.transaction.starting import ProducerInit
 from ottla.coordinator.transaction.transaction import ProducerIdAndEpoch
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
@@ -206,8 +206,8 @@ def submit(world: CoordinatorWorld, decide: Any) -> Any:
 
 
 def open_transaction(world: CoordinatorWorld) -> ProducerIdAndEpoch:
-    wish = Wish("x", 60_000)
-    producer: ProducerIdAndEpoch = submit(world, lambda shard, rid, now: shard.init_producer_id(wish, 1000, rid, now))
+    init = ProducerInit("x", 60_000)
+    producer: ProducerIdAndEpoch = submit(world, lambda shard, rid, now: shard.init_producer_id(init, 1000, rid, now))
     submit(world, lambda shard, rid, now: shard.add_partitions("x", *producer[:2], [ORDERS], rid, now))
     return producer
 

@@ -59,9 +59,9 @@ async def _init_transactional(
     transactional_id: str, request: InitProducerIdRequest, fresh_id: int, context: Context
 ) -> InitProducerIdResponse:
     from ottla.coordinator.runtime import settled
-    from ottla.coordinator.transaction.starting import Wish
+    from ottla.coordinator.transaction.starting import ProducerInit
 
-    wish = Wish(
+    init = ProducerInit(
         transactional_id,
         request.transaction_timeout_ms,
         None if request.producer_id == NONE_GIVEN else (request.producer_id, request.producer_epoch),
@@ -71,7 +71,7 @@ async def _init_transactional(
     answer = await settled(
         context.services.transactions.submit(
             transactional_id,
-            lambda shard, request_id, now: shard.init_producer_id(wish, fresh_id, request_id, now),
+            lambda shard, request_id, now: shard.init_producer_id(init, fresh_id, request_id, now),
         )
     )
     response = InitProducerIdResponse(producer_id=answer.producer_id, producer_epoch=answer.producer_epoch)

@@ -265,7 +265,7 @@ class ClassicGroup:
         if member.instance_id is not None:
             del self.static_members[member.instance_id]
         self._count(member.protocols, -1)
-        self.has_synced(member.member_id)
+        self.mark_synced(member.member_id)
         if self.is_leader(member):
             self.leader_id = next(iter(self.members), None)
 
@@ -289,7 +289,7 @@ class ClassicGroup:
             for key, value in self.members.items()
         }
         self.static_members[instance_id] = new_member_id
-        if self.has_synced(old_id):
+        if self.mark_synced(old_id):
             self.pending_sync.add(new_member_id)
         if self.leader_id == old_id:
             self.leader_id = new_member_id
@@ -339,8 +339,8 @@ class ClassicGroup:
                 return True
         return False
 
-    def has_synced(self, member_id: str) -> bool:
-        """This member's SyncGroup is no longer awaited; returns whether it was."""
+    def mark_synced(self, member_id: str) -> bool:
+        """No longer awaits this member's SyncGroup; returns whether it was awaited."""
         if member_id not in self.pending_sync:
             return False
         self.pending_sync.discard(member_id)

@@ -21,10 +21,10 @@ class GroupConfig(BaseConfig):
         at_least=0,
     )
     group_min_session_timeout_ms: int = setting(
-        "group.min.session.timeout.ms", 6000, "The shortest session timeout a member may ask for.", at_least=1
+        "group.min.session.timeout.ms", 6000, "The shortest session timeout a member may request.", at_least=1
     )
     group_max_session_timeout_ms: int = setting(
-        "group.max.session.timeout.ms", 1_800_000, "The longest session timeout a member may ask for.", at_least=1
+        "group.max.session.timeout.ms", 1_800_000, "The longest session timeout a member may request.", at_least=1
     )
     group_max_size: int = setting("group.max.size", INT32_MAX, "The most members of one classic group.", at_least=1)
     group_metadata_max_bytes: int = setting(
@@ -61,5 +61,5 @@ class GroupConfig(BaseConfig):
 
     @property
     def record_max_bytes(self) -> int:
-        """The largest key and value of a group's record; a larger one is refused before anything is changed."""
+        """The largest key and value of a group's record; a larger one is rejected before anything is changed."""
         return self.message_max_bytes - BATCH_OVERHEAD_BYTES

@@ -32,7 +32,7 @@ _ABOUT_THE_GROUP = frozenset({LEADER_REJOINED, TOPIC_CHANGED, CAME_BACK, COORDIN
 """Causes that concern the group. The member named is the one that made the coordinator notice."""
 
 REASON_MAX = 255
-"""Clients limit reasons to this length; longer ones are cut."""
+"""Clients limit reasons to this length; longer ones are truncated."""
 CAUSES_MAX = 100
 """The most causes recorded for one rebalance, for groups that never settle."""
 

@@ -26,7 +26,7 @@ ID_PREFIX_MAX = 1_000
 """How much of a client id or instance id goes into member ids, which must fit into strings of the protocol."""
 
 WARNING_INTERVAL_MS = 10_000
-"""A client that is turned away tries again and again; one log line in this time is enough."""
+"""A rejected client keeps retrying; one log line in this time is enough."""
 
 
 class Join:
@@ -110,7 +110,7 @@ class Joining:
             self._join_new(join)
 
     def _admit(self, join: Join) -> None:
-        """Whether there is room (`group.max.size`)."""
+        """Raises if there is no room (`group.max.size`)."""
         group, member_id = join.group, join.request.member_id
         member = group.members.get(member_id)
         if group.state is GroupState.PREPARING_REBALANCE:
@@ -128,8 +128,8 @@ class Joining:
         raise self._turned_away(join, why, f"group {group.group_id} has {self._config.group_max_size} members")
 
     def _check_memory(self, join: Join) -> None:
-        """Whether there is room for the member's metadata, in its group and in this broker. Everyone's metadata goes to
-        the leader in one response, and stays in memory as long as the group."""
+        """Raises if there is no room for the member's metadata, in its group or in this broker. All members' metadata
+        is sent to the leader in one response, and stays in memory as long as the group."""
         group, request, config = join.group, join.request, self._config
         known = group.static_members.get(request.group_instance_id or "", request.member_id)
         member = group.members.get(known)
@@ -150,7 +150,7 @@ class Joining:
                 raise self._turned_away(join, f"{name}={limit}", detail)
 
     def _turned_away(self, join: Join, why: str, detail: str) -> KafkaError:
-        """The member does not fit. If it was in the group, it is not anymore."""
+        """The error for a member that does not fit. If it was in the group, it is removed."""
         group, member_id = join.group, join.request.member_id
         member = group.members.get(member_id)
         if member is not None:
@@ -216,7 +216,7 @@ class Joining:
             # Its response got lost, or it rejoins for a rebalance that is already over.
             effects.reply(join.waiting.request_id, join_reply(group, member))
         else:
-            # A leader that rejoins a stable group wants a new assignment, whatever its reason.
+            # A leader that rejoins a stable group requests a new assignment, whatever its reason.
             cause = self._why(join, member, is_unchanged)
             self._update(join, member)
             self._rebalance.prepare(group, join.now, effects, cause)

@@ -57,12 +57,12 @@ class Membership:
             )
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        group.has_synced(member.member_id)
+        group.mark_synced(member.member_id)
         if group.state is GroupState.STABLE:
             self._rebalance.restart_session(group, member, now)
             effects.reply(request_id, sync_reply(group, member))
             return
-        # The client has given up on an earlier SyncGroup.
+        # The client has abandoned an earlier SyncGroup.
         answer_sync(member, ErrorCode.REBALANCE_IN_PROGRESS, effects)
         member.sync = Waiting(request_id, info.api_version)
         if group.is_leader(member):

@@ -1,4 +1,4 @@
-"""OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete: who may, for which partitions. Pure."""
+"""The rules of OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete. Pure."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,7 @@ TRANSACTIONAL_GROUP_NOT_FOUND_SINCE = 6
 
 
 class FetchedPartition(NamedTuple):
-    """What OffsetFetch says of one partition."""
+    """The result of OffsetFetch for one partition."""
 
     partition: int
     committed: CommittedOffset | None
@@ -32,7 +32,7 @@ class FetchedPartition(NamedTuple):
 
 
 class FetchedTopic(NamedTuple):
-    """What OffsetFetch says of one topic. By name or by id, as it was asked."""
+    """The result of OffsetFetch for one topic, by name or by id as in the request."""
 
     name: str
     topic_id: bytes
@@ -60,7 +60,7 @@ class OffsetRequests:
             self._check_committer(request, info.api_version, now)
         except KafkaError as refused:
             error = refused.code
-        # -1, and every version that cannot say it, means what the broker's settings say.
+        # -1, and every version without the field, means the broker's setting.
         expires_at = now + request.retention_time_ms if request.retention_time_ms >= 0 else -1
         by_id = info.api_version >= COMMIT_BY_ID_SINCE
         topics = self._commit(request, OffsetCommitResponse, by_id, error, expires_at, now, effects)

@@ -47,7 +47,7 @@ class Offsets:
         self._has_explicit_expiry = False
         self._is_loaded = False
         self._names_of: dict[bytes, tuple[str, str]] = {}
-        """Cache of (group, topic) by key without partition: groups commit the same partitions again and again."""
+        """Cache of (group, topic) by key without partition: groups commit the same partitions repeatedly."""
         # Where the last offset was stored.
         self._last_prefix = b""
         self._last_group = ""

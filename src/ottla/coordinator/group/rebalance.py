@@ -1,8 +1,8 @@
-"""The phases of a classic rebalance, and what time does to a group: prepare, complete, sessions, deadlines. Pure.
+"""The phases of a classic rebalance (prepare, complete), and the timers of a group (sessions, deadlines). Pure.
 
 Nothing here waits: a request that must wait is noted in the group, and the step that ends the wait (the last member
 to join, or a timer) returns the replies for everyone. Deadlines live on the group and its members; the heap only says
-when to look.
+when to check.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from ottla.protocol.messages.join_group import JoinGroupResponse
 from ottla.protocol.messages.sync_group import SyncGroupResponse
 
 PENDING_BYTES_MAX = 2 * 1024 * 1024
-"""How much memory a shard spends on member ids that clients have asked for and not used yet (KIP-394)."""
+"""How much memory a shard spends on member ids that were returned to clients and not used yet (KIP-394)."""
 PENDING_BYTES = 1_500
 """What one of them takes, with the group that may exist only because of it."""
 DEADLINES_MIN = 1_000
@@ -55,7 +55,7 @@ class ClassicRebalance:
         """Member ids that were returned to clients, the oldest first, and their groups. Some are members by now."""
         self._handed_out_bytes = 0
         self._crowded_at = DEADLINES_MIN
-        """With this many deadlines it is worth looking for those that nobody needs anymore."""
+        """With this many deadlines it is worth removing those that are no longer needed."""
 
     # --- the join phase -----------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class ClassicRebalance:
         self.end_story(group, now, effects)
 
     def _refuse_assignment(self, group: ClassicGroup, size: int, now: int, effects: Effects[Any]) -> None:
-        """The assignment is too large to store: members that wait get an error, and the group rebalances."""
+        """Rejects an assignment that is too large to store: waiting members get an error, and the group rebalances."""
         for member in group.members.values():
             if answer_sync(member, ErrorCode.UNKNOWN_SERVER_ERROR, effects):
                 self.restart_session(group, member, now)
@@ -275,8 +275,8 @@ class ClassicRebalance:
         self._add_deadline(deadline, Due("session", group.group_id, member.member_id))
 
     def expect(self, group: ClassicGroup, member_id: str, until: int, now: int, effects: Effects[Any]) -> None:
-        """A member id was returned to a client, which has until then to join with it. If clients ask for very many ids,
-        the oldest are forgotten: their clients have to ask again."""
+        """A member id was returned to a client, which must join with it before `until`. If clients request too many
+        ids, the oldest are evicted: their clients have to request new ones."""
         group.hand_out(member_id, until)
         self._add_deadline(until, Due("pending", group.group_id, member_id))
         self._handed_out[member_id] = group.group_id

@@ -1,6 +1,6 @@
 """The records of `__consumer_offsets`, byte for byte Kafka's: keys and values both ways. Pure.
 
-Offset commits come by the hundred thousand, so their codec is written by hand; tests compare it with the message
+There are hundreds of thousands of offset commits, so their codec is handwritten; tests compare it with the message
 tables. In memory a commit stays in its stored form and is decoded when it is needed.
 """
 

@@ -38,7 +38,7 @@ _DELETE_TOPICS = Due("delete topics", "")
 GROUPS_PER_STEP = 500
 """How many groups are checked in one step for expired offsets, or for offsets of deleted topics."""
 GROUPS_AT_ONCE = 20
-"""A topic is deleted on all shards in one step: with more groups than this, a shard does it in steps of its own."""
+"""A topic is deleted on all shards in one step: with more groups than this, a shard does it in separate steps."""
 
 
 class GroupShard:

@@ -10,7 +10,7 @@ class TransactionConfig(BaseConfig):
     """How a broker coordinates transactions."""
 
     transaction_max_timeout_ms: int = setting(
-        "transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may ask for.", at_least=1
+        "transaction.max.timeout.ms", 900_000, "The longest transaction timeout a producer may request.", at_least=1
     )
     transactional_id_expiration_ms: int = setting(
         "transactional.id.expiration.ms",

@@ -56,7 +56,7 @@ def end(known: Transaction, producer_id: int, producer_epoch: int, commit: bool,
         moved_on = {}
     answer = ProducerIdAndEpoch(producer_id, producer_epoch)
     if known.state is S.ONGOING:
-        # Whatever version its batches were written with, this end bumps no epoch, and its markers must not say so.
+        # Whatever version its batches were written with, this end bumps no epoch, and its markers must not claim one.
         prepared = known.change(now, state=_prepare(commit), client_version=0, **moved_on)
         return Ended(prepared, answer)
     if known.state is not (S.COMPLETE_COMMIT if commit else S.COMPLETE_ABORT):
@@ -81,7 +81,7 @@ def end_with_bump(
         if (known.state is S.COMPLETE_COMMIT) != commit:
             _refuse(known, commit)
         if epoch == EPOCH_MAX:
-            # The coordinator's abort used the last epoch, which no producer may have: the producer must start again.
+            # The coordinator's abort used the last epoch, which no producer may have: the producer must reinitialize.
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has no epoch left")
         return Ended(None, ProducerIdAndEpoch(known.producer_id, epoch))
     if overflow_retry:

@@ -11,9 +11,9 @@ from typing import Any
 
 PATTERN_CHARACTERS_MAX = 1000
 STATES_MAX = 1000
-"""Of the automaton. A repetition like `x{500}` takes as many as it repeats."""
+"""The most states of an automaton. A repetition like `x{500}` takes 500."""
 CACHED_MAX = 500
-"""Sets of states whose successors are kept."""
+"""The most sets of states whose successors are cached."""
 STEPS_AT_ONCE = 4000
 """About a millisecond of work."""
 
@@ -86,7 +86,7 @@ class IdPattern:
 
 
 class Matching:
-    """One text on its way through the automaton."""
+    """One text that is being matched."""
 
     def __init__(self, pattern: IdPattern, text: str) -> None:
         self._pattern = pattern
@@ -109,7 +109,7 @@ class Matching:
 
 
 class _Automaton:
-    """Built from what Python's parser makes of a pattern."""
+    """Built from a pattern as parsed by Python."""
 
     def __init__(self, pattern: str) -> None:
         # The parser is a private module, but there is no other one, and tests cover what is used of it.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ottla.coordinator.effects import Deadlines, Effects
 from ottla.coordinator.transaction import ending, starting
 from ottla.coordinator.transaction.config import TransactionConfig
-from ottla.coordinator.transaction.starting import Wish
+from ottla.coordinator.transaction.starting import ProducerInit
 from ottla.coordinator.transaction.transaction import (
     IDLE,
     NO_EPOCH,
@@ -64,7 +64,7 @@ class TransactionShard:
         takes effect once the record is in the log."""
         self._timeouts: dict[str, int] = {}
         """By transactional id, when its open transaction times out. Computed once, then moved when the clock jumps:
-        the stored start is wall time, and says nothing after the clock was set."""
+        the stored start is wall time, and meaningless after the clock was set."""
         self._is_loaded = False
         self._deadlines = Deadlines()
 
@@ -125,7 +125,7 @@ class TransactionShard:
             if transaction.can_time_out:
                 self._timeouts[transaction.transactional_id] = now + transaction.time_left_ms(now)
             if transaction.state in PREPARED:
-                # Decided before the coordinator moved. Writing a marker twice does no harm.
+                # Decided before the coordinator moved. Writing a marker twice is harmless.
                 self._send_markers(transaction, effects)
         return effects
 
@@ -171,34 +171,34 @@ class TransactionShard:
     # --- InitProducerId -----------------------------------------------------------------------------------
 
     def init_producer_id(
-        self, wish: Wish, spare_producer_id: int, request_id: int, now: int
+        self, init: ProducerInit, spare_producer_id: int, request_id: int, now: int
     ) -> Effects[ProducerIdAndEpoch]:
         """Replies with ProducerIdAndEpoch, or a KafkaError. `spare_producer_id` is used if a new id is needed."""
         effects: Effects[ProducerIdAndEpoch] = Effects()
         try:
-            answer = self._init(starting.check(wish, self._config), spare_producer_id, now, effects)
+            answer = self._init(starting.check(init, self._config), spare_producer_id, now, effects)
         except KafkaError as error:
             effects.reply(request_id, error)
         else:
             effects.reply(request_id, answer)
         return effects
 
-    def _init(self, wish: Wish, spare_producer_id: int, now: int, effects: Effects[Any]) -> ProducerIdAndEpoch:
-        transactional_id = wish.transactional_id
+    def _init(self, init: ProducerInit, spare_producer_id: int, now: int, effects: Effects[Any]) -> ProducerIdAndEpoch:
+        transactional_id = init.transactional_id
         known = self.transactions.get(transactional_id)
         if known is None:
-            start = starting.first(wish, spare_producer_id, now)
+            start = starting.first(init, spare_producer_id, now)
         elif known.state in PREPARED:
             raise KafkaError(
                 ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction is still being completed; retry"
             )
-        elif wish.expected is not None and not starting.may_continue(known, wish.expected):
+        elif init.expected is not None and not starting.may_continue(known, init.expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f"a newer producer uses {transactional_id}")
         elif known.state is not S.ONGOING:
             last_epoch = self._last_epochs.get(transactional_id, NO_EPOCH)
-            start = starting.next_epoch(known, wish, last_epoch, spare_producer_id, now)
-        elif wish.keep_prepared:
-            start = starting.take_over_prepared(known, wish, now)
+            start = starting.next_epoch(known, init, last_epoch, spare_producer_id, now)
+        elif init.keep_prepared:
+            start = starting.take_over_prepared(known, init, now)
         else:
             # The previous instance left a transaction open: fence it and abort the transaction first.
             self._decide(ending.fence_and_abort(known, now), NO_EPOCH, effects)

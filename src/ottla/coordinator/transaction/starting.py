@@ -17,8 +17,8 @@ from ottla.errors import ErrorCode, KafkaError
 S = TransactionState
 
 
-class Wish(NamedTuple):
-    """What a producer asks for."""
+class ProducerInit(NamedTuple):
+    """What a producer requests."""
 
     transactional_id: str
     timeout_ms: int
@@ -36,29 +36,29 @@ class Start(NamedTuple):
     last_epoch: int = NO_EPOCH
 
 
-def check(wish: Wish, config: TransactionConfig) -> Wish:
-    """Raises KafkaError for what is never allowed; returns the wish with the timeout to store."""
-    if wish.two_phase and not config.transaction_two_phase_commit_enable:
+def check(init: ProducerInit, config: TransactionConfig) -> ProducerInit:
+    """Raises KafkaError for what is never allowed; returns the request with the timeout to store."""
+    if init.two_phase and not config.transaction_two_phase_commit_enable:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             "two-phase commit is disabled; set transaction.two.phase.commit.enable=true on the brokers",
         )
-    if wish.keep_prepared and not wish.two_phase:
+    if init.keep_prepared and not init.two_phase:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "keepPreparedTxn requires enable2Pc")
-    if wish.two_phase:
-        return wish._replace(timeout_ms=NEVER_MS)
-    if not 0 < wish.timeout_ms <= config.transaction_max_timeout_ms:
+    if init.two_phase:
+        return init._replace(timeout_ms=NEVER_MS)
+    if not 0 < init.timeout_ms <= config.transaction_max_timeout_ms:
         raise KafkaError(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-            f"transaction.timeout.ms={wish.timeout_ms} must be between 1 and the broker's transaction.max.timeout.ms "
+            f"transaction.timeout.ms={init.timeout_ms} must be between 1 and the broker's transaction.max.timeout.ms "
             f"({config.transaction_max_timeout_ms})",
         )
-    return wish
+    return init
 
 
-def first(wish: Wish, producer_id: int, now: int) -> Start:
+def first(init: ProducerInit, producer_id: int, now: int) -> Start:
     """A transactional id that is new, or has expired."""
-    fresh = Transaction(wish.transactional_id, producer_id, 0, wish.timeout_ms, S.EMPTY, frozenset(), -1, now)
+    fresh = Transaction(init.transactional_id, producer_id, 0, init.timeout_ms, S.EMPTY, frozenset(), -1, now)
     return Start(fresh, ProducerIdAndEpoch(producer_id, 0))
 
 
@@ -73,17 +73,17 @@ def may_continue(known: Transaction, expected: tuple[int, int]) -> bool:
     return producer_id == known.previous_producer_id and producer_epoch >= LAST_CLIENT_EPOCH
 
 
-def next_epoch(known: Transaction, wish: Wish, last_epoch: int, spare_producer_id: int, now: int) -> Start:
+def next_epoch(known: Transaction, init: ProducerInit, last_epoch: int, spare_producer_id: int, now: int) -> Start:
     """No transaction is open: the producer gets the next epoch, or a new id if the epochs are used up.
 
     `last_epoch` is the epoch before the last bump: a producer that names it retries a request whose answer was lost.
     """
-    epoch, expected = known.producer_epoch, wish.expected
+    epoch, expected = known.producer_epoch, init.expected
     reset = {
         "state": S.EMPTY,
         "partitions": frozenset(),
         "start_timestamp": -1,
-        "timeout_ms": wish.timeout_ms,
+        "timeout_ms": init.timeout_ms,
         "next_producer_id": NO_PRODUCER_ID,
         "next_producer_epoch": NO_EPOCH,
         "client_version": 0,
@@ -107,7 +107,7 @@ def next_epoch(known: Transaction, wish: Wish, last_epoch: int, spare_producer_i
     return Start(changed, ProducerIdAndEpoch(changed.producer_id, changed.producer_epoch), last_epoch)
 
 
-def take_over_prepared(known: Transaction, wish: Wish, now: int) -> Start:
+def take_over_prepared(known: Transaction, init: ProducerInit, now: int) -> Start:
     """A new instance keeps the prepared transaction, which stays under the old epoch, and continues under the next one.
     The old instance is fenced; the transaction is not touched (KIP-939)."""
     epoch = max(known.producer_epoch, known.next_producer_epoch) + 1
@@ -116,7 +116,7 @@ def take_over_prepared(known: Transaction, wish: Wish, now: int) -> Start:
             ErrorCode.INVALID_TXN_STATE, "commit or abort the prepared transaction first: its epochs are used up"
         )
     changed = known.change(
-        now, next_producer_id=known.producer_id, next_producer_epoch=epoch, timeout_ms=wish.timeout_ms
+        now, next_producer_id=known.producer_id, next_producer_epoch=epoch, timeout_ms=init.timeout_ms
     )
     return Start(
         changed, ProducerIdAndEpoch(known.producer_id, epoch, known.producer_id, known.producer_epoch), NO_EPOCH
