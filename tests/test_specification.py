@@ -1,5 +1,6 @@
 """docs/specification.md and the tests agree: every cited rule exists, and every rule has a test."""
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -81,6 +82,23 @@ def test_the_links_to_the_tests_are_current(tool: ModuleType) -> None:
     without = [rule for rule, text in tool.sections(page).items() if len(tool.TESTS.findall(text)) != 1]
     assert without == [], "every rule has one line that starts with `Tests:`"
     assert page == tool.linked(page), UPDATE
+
+
+def test_examples_on_the_page_are_in_a_test_of_their_rule(tool: ModuleType) -> None:
+    """Stored bytes, and errors that are quoted as a whole sentence."""
+    tests = tool.tests_by_id()
+    missing = {}
+    for rule, text in tool.sections(tool.PAGE.read_text()).items():
+        examples = re.findall(r"`([0-9a-f]{10,}|[A-Z][^`]+\.)`", " ".join(text.split()))
+        asserted = [string for name in tests[rule] for string in strings_in(ROOT / name)] if examples else []
+        if lost := [example for example in examples if not any(example in string for string in asserted)]:
+            missing[rule] = lost
+    assert not missing
+
+
+def strings_in(path: Path) -> list[str]:
+    constants = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    return [value for value in constants if isinstance(value, str)]
 
 
 def test_no_file_cites_a_document_that_is_not_in_the_repository(texts: dict[str, str]) -> None:
