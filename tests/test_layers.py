@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ottla"
 BASE = ["types", "errors", "checks", "config", "clock", "child_process", "protocol", "security", "assignors", "net"]
 BROKER_CHAIN = [*BASE, "log", "metadata", "replication", "coordinator", "broker"]
-CLIENT_CHAIN = [*BASE, "client", "verify", "spark", "pipeline", "cli", "console", "pytest_plugin"]
+CLIENT_CHAIN = [*BASE, "client", "verify", "spark", "pipeline", "cli", "pytest_plugin"]
 # Imports against the direction of the layers, and why.
 ALLOWED = {
     ("cli/serve.py", "broker"): "starting a broker is this command's job",
@@ -155,6 +155,19 @@ def test_only_the_clock_reads_the_time() -> None:
         and isinstance(node.value, ast.Name)
         and node.value.id == "time"
         and node.attr in readers
+    ]
+    assert not wrong
+
+
+def test_only_checks_decides_what_a_digit_is() -> None:
+    """str.isdigit() accepts "²", which int() refuses, and "٣", which int() reads as 3."""
+    allowed = {"checks.py", "coordinator/transaction/id_pattern.py"}  # the second defines regular expressions' \d
+    wrong = [
+        f"{name_of(path)}:{node.lineno} uses {node.attr}; use unsigned_from_text of ottla.checks"
+        for path in EVERY_MODULE
+        if name_of(path) not in allowed
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and node.attr in ("isdigit", "isdecimal", "isnumeric")
     ]
     assert not wrong
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from ottla.errors import ArgumentError
 
-_DIGITS = re.compile(r"[+-]?[0-9]+")
+_DIGITS_MAX = 1000
+"""Python refuses to read numbers of some thousand digits, which a peer or a user can send."""
+_DIGITS = re.compile(rf"[+-]?[0-9]{{1,{_DIGITS_MAX}}}")
 
 
 def whole_number(value: Any) -> int | None:
@@ -42,7 +44,16 @@ def number_from_text(text: str) -> int | None:
     return int(text) if _DIGITS.fullmatch(text) else None
 
 
+def unsigned_from_text(text: str | bytes) -> int | None:
+    """The number that consists of these ASCII digits; None for anything else, also for a sign or spaces.
+
+    >>> unsigned_from_text("12"), unsigned_from_text(b"12"), unsigned_from_text("+12"), unsigned_from_text("²")
+    (12, 12, None, None)
+    """
+    return int(text) if text.isdigit() and text.isascii() and len(text) <= _DIGITS_MAX else None
+
+
 def port_from_text(text: str) -> int | None:
     """A TCP port from 0 to 65535, or None."""
-    port = int(text) if text.isascii() and text.isdigit() else None
+    port = unsigned_from_text(text)
     return port if port is not None and port < 65_536 else None

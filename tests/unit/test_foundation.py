@@ -12,7 +12,7 @@ import pytest
 
 import ottla.client
 from ottla import checks, config, errors, types
-from ottla.checks import number_from_text, port_from_text, require_number, whole_number
+from ottla.checks import number_from_text, port_from_text, require_number, unsigned_from_text, whole_number
 from ottla.client.consumer.deserializing import RecordDeserializationError
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import parse, read_properties, setting, settings_of
@@ -225,6 +225,22 @@ def test_a_required_number_is_checked_against_its_range() -> None:
 )
 def test_numbers_in_text_are_read_like_java(text: str, number: int | None) -> None:
     assert number_from_text(text) == number
+
+
+@pytest.mark.parametrize(("text", "number"), [("12", 12), (b"12", 12), ("007", 7)])
+def test_an_unsigned_number_is_ascii_digits(text: str | bytes, number: int) -> None:
+    assert unsigned_from_text(text) == number
+
+
+@pytest.mark.parametrize("text", ["+3", " 3", "-4", "1_0", "٣", "²", b"\xb2", "", b""])
+def test_anything_else_is_no_unsigned_number(text: str | bytes) -> None:
+    assert unsigned_from_text(text) is None
+
+
+def test_a_text_of_thousands_of_digits_is_no_number() -> None:
+    """Python refuses to read it."""
+    assert number_from_text("-" + "1" * 5000) is None
+    assert unsigned_from_text("1" * 5000) is None
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from ottla.checks import unsigned_from_text
 from ottla.cli.output import console, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, find_topics, open_admin, parse_pairs
 from ottla.client.blocking import Admin
@@ -22,7 +23,7 @@ class Kind(enum.StrEnum):
     BROKER = "broker"
 
 
-KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="topic or broker")]
+KindArgument = Annotated[Kind, typer.Argument(metavar="KIND", help="topic or broker.")]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Topic name or broker id.")]
 
 
@@ -119,8 +120,9 @@ def _check(admin: Admin, kind: Kind, name: str) -> None:
     if kind == Kind.TOPIC:
         find_topics(admin, [name])
         return
-    if not name.isdigit():
+    broker_id = unsigned_from_text(name)
+    if broker_id is None:
         raise OttlaError(f"{name!r} is not a broker id", "list the brokers with: ottla cluster")
     ids = [node.node_id for node in admin.describe_cluster().brokers]
-    if int(name) not in ids:
+    if broker_id not in ids:
         raise OttlaError(f"broker {name} does not exist", f"broker ids: {', '.join(map(str, ids))}")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from ottla.checks import unsigned_from_text
 from ottla.cli.output import (
     CommandError,
     bytes_json,
@@ -121,7 +122,7 @@ _READERS: dict[str, Callable[[str], list[Any]]] = {
 
 def _walk(path: Path) -> Iterator[inspect.DumpedBatch | inspect.DumpedTail]:
     """The batches of a segment. The CRC does not cover offsets, so their order is checked here."""
-    next_offset = inspect.base_offset_of(str(path)) if path.stem.isdigit() else 0
+    next_offset = inspect.base_offset_of(str(path)) if unsigned_from_text(path.stem) is not None else 0
     for item in inspect.dump_segment(str(path)):
         if isinstance(item, inspect.DumpedBatch):
             if item.problem is None and item.header.base_offset < next_offset:

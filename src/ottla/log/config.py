@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.checks import unsigned_from_text
 from ottla.config import setting, settings_of
 from ottla.types import INT64_MAX
 
@@ -18,7 +19,7 @@ def is_replica_list(items: tuple[str, ...]) -> bool:
 
 def _is_replica(item: str) -> bool:
     partition, colon, broker = item.partition(":")
-    return bool(colon) and partition.isdecimal() and broker.isdecimal()
+    return bool(colon) and unsigned_from_text(partition) is not None and unsigned_from_text(broker) is not None
 
 
 # fmt: off

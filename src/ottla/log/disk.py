@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ottla.checks import unsigned_from_text
 from ottla.errors import OttlaError
 
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
@@ -216,7 +217,7 @@ class Disk:
             os.close(handle)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
                 raise
-            who = f"process {holder}" if holder.isdigit() else "another process"
+            who = f"process {holder}" if unsigned_from_text(holder) is not None else "another process"
             raise OttlaError(
                 f"data directory {os.path.dirname(path)} is in use by {who}",
                 "Stop that broker first, or use another data directory.",
@@ -229,7 +230,7 @@ class Disk:
 @functools.cache
 def _find_syncfs() -> Callable[[int], int] | None:
     """Linux's syncfs, which Python does not have: returns an error number, or 0."""
-    version = [int(part) for part in os.uname().release.split(".")[:2] if part.isdigit()]
+    version = [unsigned_from_text(part) or 0 for part in os.uname().release.split(".")[:2]]
     if sys.platform != "linux" or version < [5, 8]:
         return None
     import ctypes  # Needed at most once in the life of a broker.

@@ -10,6 +10,7 @@ import resource
 import threading
 from collections.abc import Callable, Iterable
 
+from ottla.checks import unsigned_from_text
 from ottla.clock import NEVER_MS, Clock, MonotonicClock
 from ottla.errors import KafkaError
 from ottla.log.checkpoints import (
@@ -218,7 +219,7 @@ class LogDirectory:
         end = opened.log_end_offset
         if any(saved.get(partition, 0) > end for saved in self._saved.values()):
             # The checkpoints have the offsets of a deleted log with this name, or this one has lost its end.
-            opened.store.is_cut, opened.store.secured = True, -1
+            opened.store.mark_cut()
         self.logs[partition] = opened
         return opened
 
@@ -309,7 +310,7 @@ class LogDirectory:
                 self._lower(offsets, number)
                 self._write_offsets(offsets)
             for each, count in truncations:
-                each.store.secured = count
+                each.store.mark_secured(count)
 
         return write
 
@@ -342,7 +343,7 @@ class LogDirectory:
             offsets = {name: dict(saved) for name, saved in self._saved.items()}
             self._lower(offsets, 0)
             self._write_offsets(offsets)
-        each.store.secured = each.store.truncations
+        each.store.mark_secured(each.store.truncations)
 
     def _lower(self, offsets: dict[str, dict[TopicPartition, int]], number: int) -> None:
         """A checkpoint that was planned before a log was truncated must not have the offsets from before."""
@@ -473,8 +474,9 @@ def partition_of(name: str) -> TopicPartition | None:
     >>> partition_of("my-orders-12"), partition_of("meta.properties")
     (TopicPartition(topic='my-orders', partition=12), None)
     """
-    topic, _, partition = name.rpartition("-")
-    return TopicPartition(topic, int(partition)) if topic and partition.isdigit() else None
+    topic, _, number = name.rpartition("-")
+    partition = unsigned_from_text(number)
+    return TopicPartition(topic, partition) if topic and partition is not None else None
 
 
 def _mark_unsaved(epochs: list[tuple[PartitionLog, str, bytes]]) -> None:

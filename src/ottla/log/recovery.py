@@ -9,6 +9,7 @@ at the first corrupt batch.
 import logging
 from typing import NamedTuple
 
+from ottla.checks import unsigned_from_text
 from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs
 from ottla.log.disk import Disk
 from ottla.log.leader_epochs import LeaderEpochCache
@@ -326,7 +327,8 @@ def finish_interrupted_work(disk: Disk, directory: str) -> list[str]:
 
 def _is_ours(name: str) -> bool:
     stem, _, kind = name.partition(".")
-    return name == EPOCHS_FILE or (len(stem) == 20 and stem.isdigit() and f".{kind}" in (*SUFFIXES, SNAPSHOT_SUFFIX))
+    has_offset = len(stem) == 20 and unsigned_from_text(stem) is not None
+    return name == EPOCHS_FILE or (has_offset and f".{kind}" in (*SUFFIXES, SNAPSHOT_SUFFIX))
 
 
 def _finish_swap(disk: Disk, directory: str, base_offset: int) -> None:

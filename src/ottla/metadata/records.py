@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ottla.checks import unsigned_from_text
 from ottla.types import Endpoint, uuid_from_text, uuid_to_text
 
 BROKER_IDS = "/brokers/ids"
@@ -120,10 +121,11 @@ def read_broker(key: str, value: bytes) -> BrokerRecord:
     endpoints = {}
     for text in found.get("endpoints", ()):
         name, _, address = text.partition("://")
-        host, _, port = address.rpartition(":")
-        if not port.isdecimal():
+        host, _, number = address.rpartition(":")
+        port = unsigned_from_text(number)
+        if port is None:
             raise RecordError(f"{key}: {text!r} is not NAME://host:port")
-        endpoints[name] = Endpoint(host.removeprefix("[").removesuffix("]"), int(port))
+        endpoints[name] = Endpoint(host.removeprefix("[").removesuffix("]"), port)
     try:
         features = {
             name: (int(levels["min_version"]), int(levels["max_version"]))
@@ -321,9 +323,10 @@ def write_controller_epoch(epoch: int) -> bytes:
 
 
 def read_controller_epoch(key: str, value: bytes) -> int:
-    if not value.isdigit():
+    epoch = unsigned_from_text(value)
+    if epoch is None:
         raise RecordError(f"{key}: not a number: {value[:80]!r}")
-    return int(value)
+    return epoch
 
 
 def write_cluster_id(cluster_id: str) -> bytes:

@@ -10,6 +10,8 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 
+from ottla.checks import unsigned_from_text
+
 log = logging.getLogger("ottla.metadata")
 
 STUCK_SECONDS = 0.25
@@ -57,10 +59,9 @@ class SessionLocks:
         """The process of a session."""
         try:
             with open(self.path(session_id), "rb") as file:
-                text = file.read()
+                return unsigned_from_text(file.read())
         except FileNotFoundError:
             return None
-        return int(text) if text.isdigit() else None
 
     def remove(self, session_id: int) -> None:
         for path in (self.path(session_id), _pipe_path(self.path(session_id))):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ottla.checks import unsigned_from_text
 from ottla.errors import KafkaError, OttlaError
 from ottla.pipeline.lag import admin_settings, end_offsets, lag_between
 from ottla.pipeline.model import DatabaseSink, Output, Pipeline, TopicSink, dead_letter_query
@@ -115,7 +116,8 @@ def _query(made: Pipeline, output: Output) -> QueryStatus:
 
 def _add_checkpoint(status: QueryStatus, directory: Path) -> None:
     """Spark's checkpoint: `commits/N` exists once batch N is done; `offsets/N` has its end offsets."""
-    batches = [int(path.name) for path in (directory / "commits").glob("*") if path.name.isdigit()]
+    names = [path.name for path in (directory / "commits").glob("*")]
+    batches = [batch for name in names if (batch := unsigned_from_text(name)) is not None]
     if not batches:
         return
     status.last_batch = max(batches)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ottla.checks import number_from_text
 from ottla.protocol import primitives
 from ottla.protocol.compiler import FORMATS, SHORT_ARRAY, Source, check_version, element_of, packing
 from ottla.protocol.primitives import ProtocolError
@@ -101,8 +102,9 @@ class Encoder:
         if "[" in codes:
             return self.packed_with_numbers(run)
         values = [value for _, value in run]
-        if all(value.lstrip("-").isdigit() for value in values):
-            return repr(struct.pack(">" + codes, *map(int, values)))
+        numbers = [number_from_text(value) for value in values]
+        if None not in numbers:
+            return repr(struct.pack(">" + codes, *numbers))
         name = "P_" + codes.replace("?", "_")
         self.source.globals[name] = packing(codes).pack
         return f"{name}({', '.join(values)})"

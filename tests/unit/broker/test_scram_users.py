@@ -32,6 +32,7 @@ def test_users_are_written_as_for_kafka_storage() -> None:
         ("SCRAM-SHA-256=[name=a]", "needs a name and a password"),
         ("SCRAM-SHA-256=[name=a,hush]", "an option without a value"),
         ("SCRAM-SHA-256=[name=a,password=hush,iterations=1]", "invalid iterations: 1"),
+        ("SCRAM-SHA-256=[name=a,password=hush,iterations=٤٠٩٦]", "invalid iterations: ٤٠٩٦"),
         ("SCRAM-SHA-256=[name=a,password=hush,color=red]", "unknown options: color"),
     ],
 )

@@ -383,7 +383,9 @@ def test_settings_are_looked_up_by_topic(tmp_path: Path) -> None:
     assert opened(tmp_path, config=config).logs[ORDERS].config.max_message_bytes == 77
 
 
-@pytest.mark.parametrize("name", ["meta.properties", "a", "-1", "a-", "a-b", "lost+found"])
+@pytest.mark.parametrize(
+    "name", ["meta.properties", "a", "-1", "a-", "a-b", "lost+found", "a-²", "a-٣", "a-+1", "a- 1"]
+)
 def test_other_names_are_not_partitions(name: str) -> None:
     assert partition_of(name) is None
 

@@ -195,7 +195,8 @@ def test_invalid_values_and_unknown_broker_settings_are_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "accepted"), [("*", True), ("0:1,1:0", True), ("zz", False), ("0:", False), ("*,0:1", False)]
+    ("value", "accepted"),
+    [("*", True), ("0:1,1:0", True), ("zz", False), ("0:", False), ("*,0:1", False), ("٣:1", False)],
 )
 def test_throttled_replicas_are_stored_if_valid(value: str, accepted: bool) -> None:
     outcome = World().alter(ConfigChange("leader.replication.throttled.replicas", value))

@@ -42,7 +42,7 @@ def test_two_faults_of_one_episode_strike_different_brokers() -> None:
         assert len(brokers) == len(set(brokers))
 
 
-@pytest.mark.parametrize("text", ["local", "local:0", "local:10", "local:x", "remote:3", ""])
+@pytest.mark.parametrize("text", ["local", "local:0", "local:10", "local:x", "local:²", "local:٣", "remote:3", ""])
 def test_a_cluster_that_cannot_be_started_is_refused(text: str) -> None:
     with pytest.raises(OttlaError, match="is not a cluster"):
         parse_cluster(text)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ottla.checks import unsigned_from_text
 from ottla.errors import ConfigError, KafkaError, OttlaError
 from ottla.metadata.etcd.location import EtcdAccess, is_etcd
 from ottla.metadata.image import ClusterImage
@@ -87,12 +88,11 @@ def parse_add_scram(text: str) -> NewUser:
         raise ConfigError(f"--add-scram has unknown options: {', '.join(sorted(unknown))}", _EXAMPLE)
     if not options.get("name") or not options.get("password"):
         raise ConfigError("--add-scram needs a name and a password", _EXAMPLE)
-    iterations = options.get("iterations", str(MIN_ITERATIONS))
-    if not iterations.isdecimal() or not MIN_ITERATIONS <= int(iterations) <= MAX_ITERATIONS:
-        raise ConfigError(
-            f"--add-scram has invalid iterations: {iterations} (from {MIN_ITERATIONS} to {MAX_ITERATIONS})"
-        )
-    return NewUser(options["name"], options["password"], mechanism, int(iterations))
+    number = options.get("iterations", str(MIN_ITERATIONS))
+    iterations = unsigned_from_text(number)
+    if iterations is None or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+        raise ConfigError(f"--add-scram has invalid iterations: {number} (from {MIN_ITERATIONS} to {MAX_ITERATIONS})")
+    return NewUser(options["name"], options["password"], mechanism, iterations)
 
 
 async def add_users_to(

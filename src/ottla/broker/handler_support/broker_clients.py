@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from ottla.checks import unsigned_from_text
 from ottla.replication.broker_peers import BROKER_CLIENT_ID
 from ottla.security.resources import CLUSTER, Operation
 
 if TYPE_CHECKING:
     from ottla.broker.services import Context
-
-_ID_DIGITS = 10
-"""Of the largest broker id. Python refuses to read numbers with thousands of digits, which a client id could have."""
 
 
 def is_broker(context: "Context") -> bool:
@@ -19,8 +17,6 @@ def is_broker(context: "Context") -> bool:
     number = client_id.removeprefix(BROKER_CLIENT_ID)
     return (
         number != client_id
-        and len(number) <= _ID_DIGITS
-        and number.isdecimal()
-        and int(number) in context.services.image.brokers
+        and unsigned_from_text(number) in context.services.image.brokers
         and context.allows(Operation.CLUSTER_ACTION, CLUSTER, quietly=True)
     )

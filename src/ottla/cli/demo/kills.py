@@ -1,4 +1,4 @@
-"""The kills of the demo, one after the other, each between writing and committing, and what each left behind."""
+"""The kills of the demo, one after the other, each between writing and committing, and the rows each left behind."""
 
 import contextlib
 import os
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ottla.checks import unsigned_from_text
 from ottla.cli.demo.shop import ENRICHED, PLAIN
 from ottla.cli.output import count
 from ottla.client.blocking import Admin
@@ -17,7 +18,7 @@ from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 
 HELD_S = 60.0
-"""How long to wait until a task of each output is held. Tasks on other machines cannot be held."""
+"""How long to wait until one task of each output is held. Tasks on other machines cannot be held."""
 BROKER_AWAY_S = 1.0
 
 
@@ -55,7 +56,7 @@ class Hold:
                 os.environ[VARIABLE] = before
 
     def arm(self) -> None:
-        """The next task of each output is held. A failpoint whose file exists has happened, so the files go."""
+        """Holds the next task of each output. Deletes the files: a failpoint whose file exists does not fire."""
         for path in self._reached.values():
             Path(f"{path}.go").unlink(missing_ok=True)
             path.unlink(missing_ok=True)
@@ -77,7 +78,7 @@ class Hold:
 
 
 class Watch:
-    """Looks at the exactly-once output while a batch is being written."""
+    """Observes the exactly-once output while a batch is being written."""
 
     def __init__(self, bootstrap: str, partitions: int, checkpoint: Path) -> None:
         self._admin = Admin({"bootstrap.servers": bootstrap, "default.api.timeout.ms": "2000"})
@@ -94,7 +95,8 @@ class Watch:
     def batch(self) -> int:
         """The batch in progress: Spark stores its offsets before it starts. -1 before the first one."""
         try:
-            return max((int(file.name) for file in self._batches.iterdir() if file.name.isdigit()), default=-1)
+            numbers = [unsigned_from_text(file.name) for file in self._batches.iterdir()]
+            return max((number for number in numbers if number is not None), default=-1)
         except OSError:
             return -1
 
@@ -108,13 +110,13 @@ class Watch:
 
 @dataclass
 class Kill:
-    """One kill, and what became of it."""
+    """One kill and its outcome."""
 
     name: str
     strike: Callable[[Sequence[int]], str | None]
-    """Kills, and returns what it killed; None if that was not possible. Given are the processes that are held."""
+    """Called with the processes that are held. Kills, and returns what it killed; None if that was not possible."""
     raise_again: Callable[[], str | None] = lambda: None
-    """Called every moment after the kill; returns a text once, when it has started again what was killed."""
+    """Called repeatedly after the kill; returns a text once, when it has restarted what was killed."""
     armed_at: float | None = None
     killed_at: float | None = None
     back_after_s: float | None = None
@@ -138,7 +140,7 @@ class Kill:
 
 
 class Kills:
-    """Performs the kills in order: the first after the first batch, the next when the work goes on after the last."""
+    """Performs the kills in order: the first after the first batch, each next one after the recovery from the last."""
 
     def __init__(self, kills: list[Kill], hold: Hold, watch: Watch, say: Say) -> None:
         self.kills = kills
@@ -174,7 +176,7 @@ class Kills:
         self._arm()
 
     def give_up(self) -> None:
-        """There is no work left to kill anything in."""
+        """Skips the remaining kills: there is no work left to interrupt."""
         for kill in self.kills:
             if not kill.is_over:
                 kill.is_impossible = True

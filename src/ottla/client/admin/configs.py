@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ottla.checks import unsigned_from_text
 from ottla.client.admin.requests import ask, ask_named, fixed, retrying
 from ottla.client.core.model import CONFIG_SOURCES, CONFIG_TYPES, ConfigEntry, ConfigResource
 from ottla.client.core.network import Network
 from ottla.client.core.polling import CONTROLLER
-from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
+from ottla.errors import ArgumentError, ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -92,7 +93,7 @@ async def list_config_resources(network: Network, kinds: Iterable[str] = ()) -> 
 def resource_type(kind: str) -> int:
     """The number on the wire of a kind of config resource."""
     if kind not in RESOURCE_TYPES:
-        raise OttlaError(f"{kind!r} is not a kind of config resource", f"Use one of {', '.join(RESOURCE_TYPES)}.")
+        raise ArgumentError(f"{kind!r} is not a kind of config resource", f"Use one of {', '.join(RESOURCE_TYPES)}.")
     return RESOURCE_TYPES[kind]
 
 
@@ -100,9 +101,10 @@ def _find_broker_id(kind: str, name: str) -> int | None:
     """Only a broker itself knows its own configs. None for resources that every broker knows."""
     if kind not in ("broker", "broker-logger") or not name:
         return None
-    if not name.isascii() or not name.isdigit():
-        raise OttlaError(f"{name!r} is not the id of a broker", "describe_cluster() lists the ids.")
-    return int(name)
+    broker_id = unsigned_from_text(name)
+    if broker_id is None:
+        raise ArgumentError(f"{name!r} is not the id of a broker", "describe_cluster() lists the ids.")
+    return broker_id
 
 
 def _config_entry(config: Any) -> ConfigEntry:

@@ -8,6 +8,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping
 
+from ottla.checks import unsigned_from_text
 from ottla.metadata.etcd.location import Member
 
 HEADER_BYTES_MAX = 64 << 10
@@ -96,14 +97,14 @@ class HttpConnection:
             raise HttpError("the header of the answer is too long") from error
         first, *fields = head[:-4].decode("latin-1").split("\r\n")
         version, _, rest = first.partition(" ")
-        status = rest.partition(" ")[0]
-        if len(head) > HEADER_BYTES_MAX or not version.startswith("HTTP/1.") or not status.isdigit():
+        status = unsigned_from_text(rest.partition(" ")[0])
+        if len(head) > HEADER_BYTES_MAX or not version.startswith("HTTP/1.") or status is None:
             raise HttpError(f"the answer is not HTTP: {first[:60]!r}")
         found = {}
         for line in fields:
             name, _, value = line.partition(":")
             found[name.strip().lower()] = value.strip()
-        return int(status), found
+        return status, found
 
     async def _body(self, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
         reader = self._reader

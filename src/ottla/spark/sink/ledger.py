@@ -11,6 +11,7 @@ ledger (the sink's name; from the 17th task on with a number appended) holds the
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ottla.checks import unsigned_from_text
 from ottla.types import TopicPartition
 
 LEDGER_PARTITIONS = 16
@@ -53,7 +54,7 @@ class Names:
     def task_of(self, transactional_id: str) -> int | None:
         """The task behind a transactional id of this sink; None for others'."""
         prefix, _, number = transactional_id.rpartition("-")
-        return int(number) if prefix == self.sink and number.isascii() and number.isdigit() else None
+        return unsigned_from_text(number) if prefix == self.sink else None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ottla.checks import number_from_text, whole_number
+from ottla.checks import number_from_text, unsigned_from_text, whole_number
 from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.settings import ConsumerConfig, build
@@ -360,12 +360,13 @@ def _per_partition(option: str, text: str, subscription: Subscription) -> dict[T
                 f"{option}: {topic} has {json.dumps(entries)}", f"Use one number for each partition: {example}."
             )
         for number, value in entries.items():
-            if not (number.isascii() and number.isdigit()) or whole_number(value) is None or abs(value) > INT64_MAX:
+            partition = unsigned_from_text(number)
+            if partition is None or whole_number(value) is None or abs(value) > INT64_MAX:
                 raise OttlaError(
                     f"{option}: {topic} has {json.dumps({number: value})}",
                     f"Partitions and offsets are whole numbers: {example}.",
                 )
-            found[TopicPartition(topic, int(number))] = value
+            found[TopicPartition(topic, partition)] = value
     strangers = sorted({p.topic for p in found} - set(subscription.topics)) if subscription.topics else []
     if strangers:
         raise OttlaError(

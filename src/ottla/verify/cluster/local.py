@@ -11,6 +11,7 @@ from typing import Self
 
 from ottla.broker.embedded import EmbeddedBroker
 from ottla.broker.one_host import settings_of_brokers
+from ottla.checks import unsigned_from_text
 from ottla.clock import SHIFT_FILE_VARIABLE
 from ottla.errors import OttlaError
 from ottla.verify.cluster.links import CLIENTS, STORE, Links
@@ -39,10 +40,11 @@ def parse_cluster(text: str) -> int:
     >>> parse_cluster("local:3")
     3
     """
-    kind, _, count = text.partition(":")
-    if kind != "local" or not count.isdigit() or not 1 <= int(count) <= BROKERS_MAX:
+    kind, _, number = text.partition(":")
+    count = unsigned_from_text(number)
+    if kind != "local" or count is None or not 1 <= count <= BROKERS_MAX:
         raise OttlaError(f"--cluster {text} is not a cluster", f"write local:N, with N from 1 to {BROKERS_MAX}")
-    return int(count)
+    return count
 
 
 class LocalCluster:

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 
+from ottla.checks import unsigned_from_text
 from ottla.verify.clients.port import Received
 from ottla.verify.history import OK, UNKNOWN, Fault, History, Operation, Read, partition_name
 
@@ -64,4 +65,5 @@ def number_of(value: bytes) -> int:
     >>> number_of(b"17"), number_of(b"seventeen")
     (17, -1)
     """
-    return int(value) if value.isdigit() else -1
+    number = unsigned_from_text(value)
+    return -1 if number is None else number

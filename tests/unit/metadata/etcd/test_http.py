@@ -104,6 +104,7 @@ def test_an_answer_without_a_body_is_empty() -> None:
         b"SSH-2.0-OpenSSH\r\n\r\n",
         b"HTTP/2 200\r\n\r\n",
         b"HTTP/1.1 two\r\n\r\n",
+        b"HTTP/1.1 \xb2 OK\r\n\r\n",  # a superscript two
         OK + b"Content-Length: many\r\n\r\n",
         OK + b"Content-Length: -1\r\n\r\n",
         OK + b"Content-Length: %d\r\n\r\n" % (BODY_BYTES_MAX + 1),
