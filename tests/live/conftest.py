@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.processes.etcd import EtcdCluster, NoEtcd, find_etcd
+from tests.support.waiting import stretched
 
 
 @pytest.fixture(scope="session")
@@ -25,5 +26,5 @@ def etcd(etcd_program: str) -> Iterator[EtcdCluster]:
 @pytest.fixture
 def etcd_of_three(etcd_program: str) -> Iterator[EtcdCluster]:
     """Three members for one test, which may do to them what it likes."""
-    with EtcdCluster(members=3) as cluster:
+    with EtcdCluster(members=3, heartbeat_ms=min(stretched(20), 400)) as cluster:
         yield cluster

@@ -36,6 +36,14 @@ def slowness() -> float:
     return max(1.0, max(float(last_minute), float(processes.partition("/")[0])) / (os.cpu_count() or 1))
 
 
+def stretched(duration_ms: int) -> int:
+    """A timeout that a test needs short, and that a busy machine must not exceed just because it is busy.
+
+    A test run on a machine without other work has about two processes per core: there it stays as it is.
+    """
+    return int(duration_ms * max(1.0, slowness() / 2))
+
+
 class Wait:
     """The time that a broker let somebody wait, from now on.
 

@@ -4,6 +4,7 @@ import pytest
 
 from ottla import Admin, Consumer, Producer
 from tests.support.processes.cluster import TRANSACTION, OttlaCluster
+from tests.support.waiting import stretched
 
 pytestmark = [pytest.mark.slow]
 
@@ -18,7 +19,7 @@ def test_groups_and_transactions_are_listed_without_waiting_for_a_dead_broker(
             producer.init_transactions()
         with Consumer(bootstrap_servers=cluster.bootstrap, group_id=name) as consumer:
             consumer.commit({(topic, 0): 0})
-    quick = {"default.api.timeout.ms": 20_000, "request.timeout.ms": 10_000}
+    quick = {"default.api.timeout.ms": stretched(20_000), "request.timeout.ms": stretched(10_000)}
     with Admin(quick, bootstrap_servers=cluster.bootstrap) as admin:
         admin.list_groups()
         for lost in (cluster.coordinator(names[0]), cluster.coordinator(names[1], TRANSACTION)):

@@ -13,13 +13,14 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from tests.support.processes.cluster import OttlaCluster
 from tests.support.processes.cluster_load import ALL_CLIENTS, SESSION_MS, Load
+from tests.support.waiting import slowness
 from tests.support.wire.raw import RawConnection, batch
 
 PAUSE_S = 1.5 * SESSION_MS / 1000
 ROLES = ["leader", "coordinator", "controller", "follower"]
 FAST = ("ottla", "confluent-kafka", "aiokafka")
-PATIENCE_S = 5.0
-"""A generous bound for a busy machine. `./run bench --only cluster` measures how long it takes."""
+OUTAGE_S = 5.0
+"""A generous bound, on an idle machine. `./run bench --only cluster` measures how long it takes."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,21 +34,25 @@ def test_clients_continue_when_the_leader_is_killed(cluster: OttlaCluster, topic
     with Load(cluster, topic, clients=FAST) as load:
         outage = load.kill("leader")
         load.finish()
-        assert outage.longest_s < PATIENCE_S, outage
+        assert outage.longest_s < OUTAGE_S * slowness(), outage
 
 
 def test_whoever_asks_right_after_a_kill_hears_of_the_new_leader(cluster: OttlaCluster, topic: str) -> None:
-    """The answer waits for the election. A client that hears of the dead leader again would wait for its back-off."""
+    """The answer waits for the election. A client that hears of the dead leader again would wait for its back-off.
+
+    It waits for half a second: on a busy machine an election may take longer, so it has more than three attempts.
+    """
     cluster.create_topic(topic, 3)
-    for _ in range(3):
+    told: list[bool] = []
+    while told.count(True) < 3:
         victim = cluster.leader(topic)
         asked = next(node for node in cluster.nodes if node != victim)
         cluster.coordinator("a group")
         cluster.nodes[victim].kill()
-        states = cluster.describe(topic, asked)
-        assert victim not in {state.leader for state in states}
-        assert all(state.leader > 0 for state in states)
-        assert cluster.coordinator("a group") != victim
+        leaders = {state.leader for state in cluster.describe(topic, asked)}
+        told.append(min(leaders) > 0 and victim not in leaders and cluster.coordinator("a group") != victim)
+        assert all(told) or slowness() > 2
+        assert told.count(False) < 10
         cluster.start(victim)
         cluster.await_in_sync(topic)
 
@@ -87,12 +92,22 @@ def test_a_broker_that_stops_names_the_new_leader_before_it_closes_connections(
 
 
 def test_a_broker_that_has_stopped_stays_in_the_list_of_brokers_for_a_moment(cluster: OttlaCluster, topic: str) -> None:
-    """librdkafka forgets the partitions of a broker that vanishes from the list: they had no leader for seconds."""
+    """librdkafka forgets the partitions of a broker that vanishes from the list: they had no leader for seconds.
+
+    The moment is five seconds: on a busy machine a broker may take longer to end, so it has several attempts.
+    """
     cluster.create_topic(topic)
-    leader = cluster.leader(topic)
-    cluster.nodes[leader].terminate()
-    assert leader in {broker.node_id for broker in cluster.ask(MetadataRequest(topics=[]), 12).brokers}
-    assert cluster.leader(topic) != leader
+    for attempt in range(10):
+        leader = cluster.leader(topic)
+        cluster.nodes[leader].terminate()
+        listed = {broker.node_id for broker in cluster.ask(MetadataRequest(topics=[]), 12).brokers}
+        assert cluster.leader(topic) != leader
+        if leader in listed:
+            return
+        assert slowness() > 2, f"broker {leader} vanished at once"
+        assert attempt < 9, f"broker {leader} always vanished at once"
+        cluster.start(leader)
+        cluster.await_in_sync(topic)
 
 
 def test_clients_continue_when_the_leader_is_paused_beyond_its_session(

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 def create(cluster: OttlaCluster, topic: str, node_id: int) -> ErrorCode:
     wanted = CreateTopicsRequest.CreatableTopic(name=topic, num_partitions=1, replication_factor=2)
-    answer = cluster.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=20_000), 7, node_id)
+    answer = cluster.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=300_000), 7, node_id)
     return ErrorCode(answer.topics[0].error_code)
 
 

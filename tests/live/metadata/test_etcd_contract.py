@@ -7,6 +7,7 @@ import pytest
 from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
 from tests.support.processes.etcd import EtcdCluster
+from tests.support.waiting import stretched
 from tests.unit.metadata.test_store_contract import *  # noqa: F403 - the tests
 from tests.unit.metadata.test_store_contract import World
 
@@ -20,4 +21,4 @@ def world(etcd: EtcdCluster) -> World:
     async def expire(store: EtcdStore, seen_by: EtcdStore) -> None:
         etcd.members[0].ask("lease/revoke", {"ID": str(store.session_id)})
 
-    return World(lambda: EtcdStore(location, session_timeout_ms=3_000), expire)
+    return World(lambda: EtcdStore(location, session_timeout_ms=stretched(3_000)), expire)

@@ -7,6 +7,7 @@ import pytest
 from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
 from tests.support.processes.etcd import EtcdCluster
+from tests.support.waiting import stretched
 from tests.unit.metadata.test_membership import *  # noqa: F403 - the tests
 from tests.unit.metadata.test_membership import World
 
@@ -17,4 +18,4 @@ _numbers = itertools.count()
 @pytest.fixture  # type: ignore[no-redef]
 def world(etcd: EtcdCluster) -> World:
     location = parse_location(etcd.url(f"/membership-{next(_numbers)}"))
-    return World(lambda: EtcdStore(location, session_timeout_ms=3_000))
+    return World(lambda: EtcdStore(location, session_timeout_ms=stretched(3_000)))

@@ -14,6 +14,7 @@ from ottla.metadata.etcd.store import EtcdStore
 from ottla.metadata.store import Change, Check, Conflict, Create, SessionExpired, Set
 from tests.live.metadata.test_etcd_store import eventually, opened, run
 from tests.support.processes.etcd import EtcdCluster
+from tests.support.waiting import PATIENCE_S, stretched
 
 _numbers = itertools.count()
 MANY = [Create(f"/t/{number}", b"") for number in range(400)]
@@ -91,7 +92,7 @@ def test_a_large_commit_of_a_dead_process_is_completed_although_nobody_commits(
         raise SessionExpired()
 
     async def story() -> None:
-        ann = EtcdStore(parse_location(url), session_timeout_ms=1_000)
+        ann = EtcdStore(parse_location(url), session_timeout_ms=stretched(1_000))
         await ann.start()
         async with opened(url) as bob:
             heard: list[Change] = []
@@ -100,7 +101,7 @@ def test_a_large_commit_of_a_dead_process_is_completed_although_nobody_commits(
                 patch.setattr(ann._large, "roll_forward", die)  # noqa: SLF001
                 with pytest.raises(SessionExpired):
                     await ann.commit(MANY)
-            await eventually(lambda: len(heard) == len(MANY), 10)
+            await eventually(lambda: len(heard) == len(MANY))
         await ann.close()
 
     run(story)
@@ -127,7 +128,7 @@ def test_a_watch_that_is_silent_while_etcd_answers_is_replaced(url: str, monkeyp
             ann.watch("/", lambda changes: heard.extend(change.key for change in changes))
             await asyncio.sleep(0)
             await bob.commit([Create("/a", b"")])
-            await eventually(lambda: heard == ["/a"], 10)
+            await eventually(lambda: heard == ["/a"])
             assert silent == 1
 
     run(story)
@@ -150,7 +151,7 @@ def test_a_large_commit_given_up_before_its_commit_point_does_not_block_others(
                 patch.setattr(LargeCommits, "_write_journal", fail)
                 with pytest.raises(SessionError):
                     await ann.commit(MANY)
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(PATIENCE_S):
                 await bob.commit([Create("/a", b"")])
             assert ann.session_id
 

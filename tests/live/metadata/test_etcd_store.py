@@ -17,7 +17,7 @@ from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
 from ottla.metadata.store import Change, Check, Conflict, Create, Delete, SessionExpired, Set, StoreUnavailable
 from tests.support.processes.etcd import EtcdCluster
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, slowness, stretched
 
 _numbers = itertools.count()
 
@@ -37,7 +37,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 @asynccontextmanager
 async def opened(url: str, **options: Any) -> AsyncIterator[EtcdStore]:
-    store = EtcdStore(parse_location(url), **options)
+    store = EtcdStore(parse_location(url), **{"session_timeout_ms": stretched(3_000), **options})
     await store.start()
     try:
         yield store
@@ -45,7 +45,7 @@ async def opened(url: str, **options: Any) -> AsyncIterator[EtcdStore]:
         await store.close()
 
 
-async def eventually(check: Callable[[], bool], timeout_s: float = 20.0) -> None:
+async def eventually(check: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     async with asyncio.timeout(timeout_s):
         while not check():  # noqa: ASYNC110 - what is waited for happens in another process
             await asyncio.sleep(0.005)
@@ -127,16 +127,16 @@ def test_a_conflict_of_a_repeated_commit_is_its_own_doing_only_once(
 def test_an_unknown_outcome_is_reported_when_etcd_stays_away(
     etcd: EtcdCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_writes, "GIVE_UP_S", 0.5)
-    monkeypatch.setattr(session_writes, "ANSWER_TIMEOUT_S", 0.3)
-
     async def story() -> None:
         with etcd.proxied() as way:
-            async with opened(way.url(prefix), session_timeout_ms=30_000) as store:
+            async with opened(way.url(prefix), session_timeout_ms=300_000) as store:
                 await store.commit([Create("/a", b"0")])
                 way.cut()
-                with pytest.raises(StoreUnavailable):
-                    await store.commit([Set("/a", b"1")])
+                with monkeypatch.context() as patch:
+                    patch.setattr(session_writes, "GIVE_UP_S", 0.5)
+                    patch.setattr(session_writes, "ANSWER_TIMEOUT_S", 0.3)
+                    with pytest.raises(StoreUnavailable):
+                        await store.commit([Set("/a", b"1")])
                 way.mend()
                 # What was sent may have arrived: it is settled before the next commit, never in between.
                 await store.commit([Set("/a", b"2")])
@@ -152,7 +152,10 @@ def test_an_unknown_outcome_is_reported_when_etcd_stays_away(
 def test_a_watch_that_goes_silent_is_continued_without_a_gap(etcd: EtcdCluster, prefix: str) -> None:
     async def story() -> None:
         with etcd.proxied() as way:
-            async with opened(way.url(prefix), session_timeout_ms=3_000) as ann, opened(etcd.url(prefix)) as bob:
+            async with (
+                opened(way.url(prefix)) as ann,
+                opened(etcd.url(prefix)) as bob,
+            ):
                 heard: list[str] = []
                 ann.watch("/", lambda changes: heard.extend(change.key for change in changes))
                 await bob.commit([Create("/0", b"")])
@@ -172,7 +175,7 @@ def test_a_watch_that_goes_silent_is_continued_without_a_gap(etcd: EtcdCluster, 
 def test_after_a_compaction_watchers_get_the_difference_as_one_step(etcd: EtcdCluster, prefix: str) -> None:
     async def story() -> None:
         with etcd.proxied() as way:
-            async with opened(way.url(prefix), session_timeout_ms=30_000) as ann, opened(etcd.url(prefix)) as bob:
+            async with opened(way.url(prefix), session_timeout_ms=300_000) as ann, opened(etcd.url(prefix)) as bob:
                 await bob.commit([Create("/same", b""), Create("/changed", b"1"), Create("/removed", b"")])
                 await ann.sync()
                 steps: list[dict[str, bytes | None]] = []
@@ -198,7 +201,10 @@ def test_a_session_is_not_confirmed_when_etcd_is_out_of_reach_for_its_timeout(et
 
     async def story() -> None:
         with etcd.proxied() as way:
-            async with opened(way.url(prefix), session_timeout_ms=1_000) as ann, opened(etcd.url(prefix)) as bob:
+            async with (
+                opened(way.url(prefix), session_timeout_ms=stretched(1_000)) as ann,
+                opened(etcd.url(prefix)) as bob,
+            ):
                 expired = asyncio.Event()
                 ann.on_expired = expired.set
                 await ann.commit([Create("/ids/1", b"", ephemeral=True)])
@@ -223,7 +229,7 @@ def test_a_session_is_not_confirmed_when_etcd_is_out_of_reach_for_its_timeout(et
 def test_a_session_survives_an_absence_of_etcd_that_is_shorter_than_its_lease(etcd: EtcdCluster, prefix: str) -> None:
     async def story() -> None:
         with etcd.proxied() as way:
-            async with opened(way.url(prefix), session_timeout_ms=6_000) as store:
+            async with opened(way.url(prefix), session_timeout_ms=stretched(6_000)) as store:
                 await store.commit([Create("/ids/1", b"", ephemeral=True)])
                 session_id = store.session_id
                 way.reset()
@@ -249,9 +255,9 @@ def test_a_large_commit_whose_process_dies_is_whole_or_absent(
     original = getattr(LargeCommits, point)
 
     async def story() -> None:
-        ann = EtcdStore(parse_location(etcd.url(prefix)), session_timeout_ms=1_000)
+        ann = EtcdStore(parse_location(etcd.url(prefix)), session_timeout_ms=stretched(1_000))
         await ann.start()
-        async with opened(etcd.url(prefix), session_timeout_ms=3_000) as bob:
+        async with opened(etcd.url(prefix)) as bob:
             await ann.commit([Create("/before", b"")])
             heard: list[Change] = []
             bob.watch("/t/", heard.extend)
@@ -303,7 +309,7 @@ def test_a_session_that_starts_in_the_middle_of_a_large_commit_completes_it(
     etcd: EtcdCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        ann = EtcdStore(parse_location(etcd.url(prefix)), session_timeout_ms=1_000)
+        ann = EtcdStore(parse_location(etcd.url(prefix)), session_timeout_ms=stretched(1_000))
         await ann.start()
 
         async def die(*_: Any) -> int:
@@ -410,13 +416,13 @@ def test_a_session_is_renewed_while_it_reads_everything(
     read_all = EtcdStore._read_all  # noqa: SLF001
 
     async def slowly(store: EtcdStore) -> Any:
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(2.5 * store.session_timeout_ms / 1000)
         return await read_all(store)
 
     monkeypatch.setattr(EtcdStore, "_read_all", slowly)
 
     async def story() -> None:
-        async with opened(etcd.url(prefix), session_timeout_ms=1_000) as store:
+        async with opened(etcd.url(prefix), session_timeout_ms=stretched(1_000)) as store:
             assert store.is_confirmed
             await store.commit([Create("/a", b"", ephemeral=True)])
 
@@ -438,7 +444,7 @@ def test_a_large_commit_that_another_session_completes_succeeds(
                 return await original(*arguments)
 
             monkeypatch.setattr(ann._large, "roll_forward", overtaken)  # noqa: SLF001
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(5 * slowness()):
                 await ann.commit([Create(f"/t/{number}", b"") for number in range(400)])
             assert len(await bob.scan("/t/")) == 400
 
@@ -515,6 +521,7 @@ def test_a_renewal_counts_from_the_time_at_which_it_was_sent(
 ) -> None:
     """etcd may have received it at once, and counts from then: a slow answer must not make the lease longer."""
     original = EtcdClient.call
+    timeout_ms = stretched(1_000)
     sent: list[float] = []
     answered = asyncio.Event()
 
@@ -525,16 +532,17 @@ def test_a_renewal_counts_from_the_time_at_which_it_was_sent(
             raise EtcdUnavailable("cut off", was_sent=True)
         sent.append(asyncio.get_running_loop().time())
         answer = await original(client, path, body, **options)
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6 * timeout_ms / 1000)
         asyncio.get_running_loop().call_soon(answered.set)
         return answer
 
     monkeypatch.setattr(EtcdClient, "call", call)
 
     async def story() -> None:
-        async with opened(etcd.url(prefix), session_timeout_ms=1_000) as store:
+        async with opened(etcd.url(prefix), session_timeout_ms=timeout_ms) as store:
             await answered.wait()
-            await asyncio.sleep(max(0.0, sent[0] + 1.05 - asyncio.get_running_loop().time()))
+            timeout_s = store.session_timeout_ms / 1000
+            await asyncio.sleep(max(0.0, sent[0] + timeout_s + 0.05 - asyncio.get_running_loop().time()))
             assert not store.is_confirmed
 
     run(story)
@@ -547,7 +555,7 @@ def test_an_etcd_restored_from_a_backup_is_refused_until_a_restart(etcd_program:
     async def story(etcd: EtcdCluster) -> None:
         member, url = etcd.members[0], etcd.url("/restored")
         # The lease is so long that the session itself is in the backup, and would survive.
-        async with opened(url, session_timeout_ms=3_000) as store, opened(url, session_timeout_ms=600_000) as old:
+        async with opened(url) as store, opened(url, session_timeout_ms=600_000) as old:
             expired = asyncio.Event()
             store.on_expired = expired.set
             await old.commit([Create("/kept", b"")])
@@ -560,7 +568,7 @@ def test_an_etcd_restored_from_a_backup_is_refused_until_a_restart(etcd_program:
             shutil.rmtree(member.home)
             shutil.copytree(etcd.home / "backup", member.home)
             await asyncio.to_thread(member.start)
-            await asyncio.wait_for(expired.wait(), 20)
+            await expired.wait()
             for each in (old, store):
                 with pytest.raises((SessionExpired, StoreUnavailable)):
                     await each.commit([Create("/new", b"")])

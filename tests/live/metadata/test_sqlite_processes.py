@@ -14,7 +14,7 @@ import pytest
 
 from ottla.metadata.sqlite_store import SqliteStore
 from ottla.metadata.store import Create
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, slowness, stretched
 
 if TYPE_CHECKING:
     from ottla.metadata.store import Change
@@ -129,7 +129,7 @@ def test_a_hanging_process_expires_after_its_session_timeout(path: str) -> None:
         await store.start()
         heard: list[Change] = []
         store.watch("/brokers/ids", heard.extend)
-        other = start_other(path, session_timeout_ms=600)
+        other = start_other(path, session_timeout_ms=stretched(600))
         try:
             await eventually(lambda: len(heard) >= 1)
             os.kill(other.pid, signal.SIGSTOP)
@@ -166,14 +166,14 @@ def test_a_process_that_was_stopped_inside_a_transaction_is_killed(path: str) ->
     async def story() -> None:
         store = SqliteStore(path)
         await store.start()
-        other = start_other(path, session_timeout_ms=600, program=STOPS_INSIDE_A_TRANSACTION)
+        other = start_other(path, session_timeout_ms=stretched(600), program=STOPS_INSIDE_A_TRANSACTION)
         try:
             os.waitid(os.P_PID, other.pid, os.WSTOPPED)  # noqa: ASYNC222 (the test has nothing else to do)
             loop = asyncio.get_running_loop()
             began = loop.time()
             await store.commit([Create("/mine", b"")])
             await eventually(lambda: other.poll() == -signal.SIGKILL)
-            assert loop.time() - began < 5, "less than SQLite's own timeout"
+            assert loop.time() - began < 5 * slowness(), "less than SQLite's own timeout"
             assert await store.get("/never") is None
             # Its session ends after the commit that waited.
             while await store.get("/brokers/ids/9") is not None:  # noqa: ASYNC110 (in another thread)

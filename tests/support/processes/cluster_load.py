@@ -15,7 +15,7 @@ from tests.support.clients.members import MEMBERS, Member
 from tests.support.clients.own_member import OttlaMember
 from tests.support.clients.steady import STEADY, SteadyProducer
 from tests.support.processes.cluster import Cluster
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, stretched
 
 ALL_CLIENTS = ("ottla", "confluent-kafka", "aiokafka", "kafka-python", "java")
 PARTITIONS = 3
@@ -25,7 +25,7 @@ QUICK = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 """Settings of a cluster for tests: few internal partitions, and open transactions are noticed soon."""
-SESSION_MS = 2_500
+SESSION_MS = stretched(2_500)
 IMPATIENT = {**QUICK, "broker.session.timeout.ms": str(SESSION_MS)}
 """For tests that pause a broker until its session has expired. On a busy machine, others may lose theirs too."""
 MEMBER_SESSION_MS = 300_000
