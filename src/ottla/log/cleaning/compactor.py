@@ -16,6 +16,7 @@ from ottla.log.cleaning.compaction import (
     TransactionTracker,
     group_segments,
 )
+from ottla.log.cleaning.compaction_state import CompactionState, move
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.open_files import OpenFiles
@@ -64,8 +65,15 @@ class CleanedGroup:
         )
 
 
+class _Cancelled(Exception):
+    """The compaction is not wanted any more."""
+
+
 class CompactionPlan:
-    """What to compact, decided on the event loop. `run` can be called once, from any thread."""
+    """What to compact, decided on the event loop. `run` can be called once, from any thread.
+
+    While `run` is active, only that thread changes the state; before and after, only the event loop does.
+    """
 
     def __init__(
         self,
@@ -97,10 +105,9 @@ class CompactionPlan:
         self.sources = sources
         self.cleaned: list[CleanedGroup] = []
         self.cleaned_up_to = first_dirty_offset
-        self.is_finished = False
-        self.is_cancelled = False
-        self.has_failed_sync = False
-        """Whether records that were appended before may be lost, as after a failed flush."""
+        self.state = CompactionState.PLANNED
+        self._is_unwanted = False
+        """A request to the thread that runs the plan. Has no effect on a compaction that is already finished."""
         self.max_keys = max_keys
         self._unsynced = unsynced
         self._aborted = list(aborted)
@@ -113,35 +120,32 @@ class CompactionPlan:
 
     def cancel(self) -> None:
         """Makes a running compaction stop soon. Any thread."""
-        self.is_cancelled = True
+        self._is_unwanted = True
+
+    @property
+    def has_failed_sync(self) -> bool:
+        """Whether records that were appended before may be lost, as after a failed flush."""
+        return self.state is CompactionState.SYNC_FAILED
 
     def run(self) -> None:
         """Reads, compacts, writes and syncs. On OSError or KafkaError the log is unchanged. Any thread."""
-        files = OpenFiles(self.disk, _OPEN_FILES)
+        self.state = move(self.state, CompactionState.RUNNING)
         try:
-            latest = self._read_keys(files)
-            tracker = TransactionTracker(self._aborted)
-            cleaner = BatchCleaner(
-                latest,
-                tracker,
-                self._find_last_records(),
-                # The horizon of a tombstone is stored: it must hold by both the old time and the new one.
-                delete_retention_ms=self.config.delete_retention_ms + self.held_ms,
-                log_start_offset=self.log_start_offset,
-                now=self.now,
-                max_bytes=self.config.max_decompressed_bytes,
-            )
-            used = [source for source in self._sources if source.base_offset < latest.end_offset]
-            facts = [CleanableSegment(s.base_offset, s.next_offset, s.size, -1, -1) for s in used]
-            for numbers in group_segments(facts, self.config):
-                self._clean_group(numbers, cleaner, files)
+            used, cleaned_up_to = self._compact(OpenFiles(self.disk, _OPEN_FILES))
             self._sync_log()
-            self.sources = self.sources[: len(used)]
-            self.cleaned_up_to = latest.end_offset
-            self.is_finished = not self.is_cancelled
-        finally:
-            if not self.is_finished:
-                self.discard()
+            self._stop_if_unwanted()
+        except _Cancelled:
+            self.state = move(self.state, CompactionState.CANCELLED)
+            self._remove_files()
+            return
+        except BaseException:
+            if not self.has_failed_sync:
+                self.state = move(self.state, CompactionState.FAILED)
+            self._remove_files()
+            raise
+        self.sources = self.sources[: len(used)]
+        self.cleaned_up_to = cleaned_up_to
+        self.state = move(self.state, CompactionState.FINISHED)
         log.info(
             "%s: compacted up to offset %d, from %d to %d bytes",
             self.topic_partition,
@@ -149,6 +153,30 @@ class CompactionPlan:
             sum(source.size for source in used),
             sum(group.cleaned.size for group in self.cleaned),
         )
+
+    def _compact(self, files: OpenFiles) -> tuple[list[_Source], int]:
+        """Writes the compacted segments. Returns the segments that they replace, and the offset they reach up to."""
+        latest = self._read_keys(files)
+        tracker = TransactionTracker(self._aborted)
+        cleaner = BatchCleaner(
+            latest,
+            tracker,
+            self._find_last_records(),
+            # The horizon of a tombstone is stored: it must hold by both the old time and the new one.
+            delete_retention_ms=self.config.delete_retention_ms + self.held_ms,
+            log_start_offset=self.log_start_offset,
+            now=self.now,
+            max_bytes=self.config.max_decompressed_bytes,
+        )
+        used = [source for source in self._sources if source.base_offset < latest.end_offset]
+        facts = [CleanableSegment(s.base_offset, s.next_offset, s.size, -1, -1) for s in used]
+        for numbers in group_segments(facts, self.config):
+            self._clean_group(numbers, cleaner, files)
+        return used, latest.end_offset
+
+    def _stop_if_unwanted(self) -> None:
+        if self._is_unwanted:
+            raise _Cancelled
 
     def _find_last_records(self) -> list[LastRecord]:
         """The last records of the active producers before the end offset.
@@ -177,7 +205,7 @@ class CompactionPlan:
         except FileNotFoundError:
             raise  # A segment was deleted in the meantime.
         except OSError:
-            self.has_failed_sync = True
+            self.state = move(self.state, CompactionState.SYNC_FAILED)
             raise
 
     def still_fits(self, segments: Segments) -> bool:
@@ -187,8 +215,16 @@ class CompactionPlan:
             for segment, source in zip(self.sources, self._sources, strict=False)
         )
 
+    def applied(self) -> None:
+        """The log uses the compacted segments."""
+        self.state = move(self.state, CompactionState.APPLIED)
+
     def discard(self) -> None:
-        """Removes the files written so far."""
+        """Removes the result of a finished compaction that the log cannot use."""
+        self.state = move(self.state, CompactionState.DISCARDED)
+        self._remove_files()
+
+    def _remove_files(self) -> None:
         for group in self.cleaned:
             group.cleaned.remove()
         self.cleaned.clear()
@@ -207,8 +243,7 @@ class CompactionPlan:
         segment = self._open(source, files)
         try:
             for _, header, batch in segment.batches(check_from_offset=0):
-                if self.is_cancelled:
-                    return
+                self._stop_if_unwanted()
                 yield header, batch
         finally:
             segment.close()
@@ -267,6 +302,7 @@ class CompactionPlan:
         paths = {*target.indexes.save(), target.indexes.save_transactions(rewrite=True), target.path(".log")}
         target.close()
         for path in sorted(path for path in paths if path is not None):
+            self._stop_if_unwanted()
             self.disk.sync_file(path)
 
     @staticmethod

@@ -1,6 +1,7 @@
 """Retention and compaction of one log: decides with `retention.py` and `compaction.py`, then changes the log."""
 
 from ottla.log.cleaning.compaction import choose_cleanable
+from ottla.log.cleaning.compaction_state import CompactionState
 from ottla.log.cleaning.compactor import CompactionPlan
 from ottla.log.cleaning.retention import segments_to_delete
 from ottla.log.partition_log import PartitionLog
@@ -67,13 +68,19 @@ def plan_compaction(log: PartitionLog, now: int, held_ms: int = 0) -> Compaction
 
 def compaction_failed(log: PartitionLog, plan: CompactionPlan) -> bool:
     """The plan's `run` raised. Returns whether writes are rejected from now on, because a sync failed."""
-    log.store.has_failed = log.store.has_failed or plan.has_failed_sync
+    if plan.has_failed_sync:
+        log.store.fail()
     return plan.has_failed_sync
 
 
 def apply_compaction(log: PartitionLog, plan: CompactionPlan) -> bool:
-    """Replaces the plan's source segments by the compacted ones; False if the log changed in the meantime."""
-    if not plan.is_finished or not plan.still_fits(log.segments):
+    """Replaces the plan's source segments by the compacted ones.
+
+    Returns False if the compaction was cancelled or the log changed in the meantime.
+    """
+    if plan.state is not CompactionState.FINISHED:
+        return False
+    if not plan.still_fits(log.segments):
         plan.discard()
         return False
     try:
@@ -85,6 +92,7 @@ def apply_compaction(log: PartitionLog, plan: CompactionPlan) -> bool:
     except OSError as error:
         raise log.store.error("cannot swap in compacted segments", error) from error
     log.first_dirty_offset = max(log.first_dirty_offset, plan.cleaned_up_to)
+    plan.applied()
     return True
 
 

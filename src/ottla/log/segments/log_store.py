@@ -53,11 +53,11 @@ class LogStore:
                 self._unsynced.add(segment)
         self._is_torn = False
         """A failed append left bytes that could not be truncated yet."""
-        self.has_failed = False
+        self._has_failed = False
         """Accepted writes may be lost, which only opening the log again can determine."""
-        self.is_cut = False
+        self._is_cut = False
         """Nothing was appended since the last truncation."""
-        self.secured = 0
+        self._secured = 0
         """How many truncations the offsets on disk take into account. Set from any thread."""
         self.secure: Callable[[TopicPartition], None] | None = None
         """Writes the offsets to disk, so that recovery does not trust what is appended after a truncation."""
@@ -95,7 +95,7 @@ class LogStore:
 
         On KafkaError the log is unchanged.
         """
-        if self._is_torn or self.has_failed or self.is_cut:
+        if self._is_torn or self._has_failed or self._is_cut:
             self._heal()
         if size > self._config.segment_bytes:
             raise KafkaError(
@@ -134,7 +134,7 @@ class LogStore:
 
         After a truncation of the log, the recovery point on disk may be beyond its end. It is corrected first.
         """
-        if self.has_failed:
+        if self._has_failed:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{self.topic_partition}: a write to disk failed earlier; restart the broker to recover the partition",
@@ -145,18 +145,41 @@ class LogStore:
             except OSError as error:
                 raise self.error("cannot truncate a torn batch", error) from error
             self._is_torn = False
-        if self.is_cut:
+        if self._is_cut:
             try:
-                if self.secure is not None and self.secured != self.truncations:
+                if self.secure is not None and self._secured != self.truncations:
                     self.secure(self.topic_partition)
             except OSError as error:
                 raise self.error("cannot write the recovery point of a truncated log", error) from error
-            self.is_cut = False
+            self._is_cut = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether writes are rejected until the log is opened again."""
+        return self._has_failed
+
+    def fail(self) -> None:
+        """Rejects writes until the log is opened again: accepted ones may be lost."""
+        self._has_failed = True
 
     @property
     def truncations(self) -> int:
         """Counts truncations."""
         return self._unsynced.truncations
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing was appended since the last truncation."""
+        return self._is_cut
+
+    def mark_cut(self) -> None:
+        """The log ends before an offset on disk, as if it had been truncated: that is corrected before an append."""
+        self._is_cut = True
+        self._secured = -1
+
+    def mark_secured(self, truncations: int) -> None:
+        """The offsets on disk take so many truncations into account. Any thread."""
+        self._secured = truncations
 
     def is_due(self, now: int) -> bool:
         """Whether the active segment is older than segment.ms. `now` dates a segment from before a restart."""
@@ -232,7 +255,7 @@ class LogStore:
         self.segments.cut_after(offset)
         active = self.segments.active
         self._unsynced.cut(self.segments)
-        self.is_cut = True
+        self._is_cut = True
         self._rolling.restart()
         position = active.find_position(offset)
         end = offset
@@ -249,13 +272,13 @@ class LogStore:
     def start_over(self, start_offset: int) -> None:
         """Replaces everything by one empty segment. After an OSError the log is unusable until it is opened again."""
         self._unsynced.cut([])
-        self.is_cut = True
+        self._is_cut = True
         self._unsynced.new_names = True
         self._rolling.restart()
         try:
             self.segments.replace_all(lambda: self._new_segment(start_offset))
         except OSError:
-            self.has_failed = True
+            self.fail()
             raise
         self._is_torn = False
 
@@ -280,7 +303,7 @@ class LogStore:
             self.segments.doom(old, self._monotonic() + self._config.file_delete_delay_ms)
             cleaned.change_suffix("")
         except OSError:
-            self.has_failed = True
+            self.fail()
             raise
 
     # --- stable storage -----------------------------------------------------------------------------------
@@ -306,12 +329,12 @@ class LogStore:
 
     def flush_failed(self, ticket: FlushTicket) -> None:
         """A sync failed, and the kernel may have dropped the bytes: rejects further writes."""
-        self.has_failed = True
+        self.fail()
         self._unsynced.settle(ticket, succeeded=False)
 
     def prepare_close(self) -> None:
         """Writes the remaining index files; the next flush syncs them."""
-        if self._is_torn or self.has_failed:
+        if self._is_torn or self._has_failed:
             self._heal()
         self.segments.purge()
         active = self.segments.active

@@ -1,11 +1,16 @@
 """Compaction beside other work, and crashes while its result replaces the segments."""
 
 import errno
+import logging
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ottla.errors import KafkaError
+from ottla.log.cleaning.compaction_state import CompactionState
+from ottla.log.cleaning.compactor import CompactionPlan
 from ottla.log.cleaning.log_cleaning import apply_compaction, compaction_failed, enforce_retention, plan_compaction
 from ottla.log.disk import Disk
 from ottla.protocol.record_batch import read_records
@@ -69,6 +74,73 @@ def test_a_cancelled_compaction_leaves_no_files(tmp_path: Path) -> None:
     assert not apply_compaction(world.log, plan)
     assert world.names(".cleaned") == []
     assert world.values() == ["1", "2"]
+
+
+def test_a_cancelled_compaction_does_not_claim_success(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "ottla.log")
+    world = compacted(tmp_path)
+    world.append(("a", "1"), ("a", "2"))
+    roll(world)
+    cancelled = plan_compaction(world.log, world.now)
+    assert cancelled is not None
+    cancelled.cancel()
+    cancelled.run()
+    assert "compacted up to" not in caplog.text
+    assert cancelled.cleaned_up_to == 0
+    assert not apply_compaction(world.log, cancelled)
+    assert world.compact()
+    assert "orders-0: compacted up to offset 2" in caplog.text
+
+
+class CancellingDisk(Disk):
+    """Cancels a compaction once it writes its result, and counts syncs from then on."""
+
+    plan: CompactionPlan | None = None
+    syncs = 0
+
+    def append(self, handle: int, buffers: Sequence[Any]) -> int:
+        written = super().append(handle, buffers)
+        if self.plan is not None:
+            self.plan.cancel()
+        return written
+
+    def sync_file(self, path: str) -> None:
+        self.syncs += self.plan is not None
+        super().sync_file(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.syncs += self.plan is not None
+        super().sync_directory(path)
+
+
+def test_a_compaction_that_is_cancelled_while_it_runs_waits_for_no_sync(tmp_path: Path) -> None:
+    disk = CancellingDisk()
+    world = compacted(tmp_path, disk=disk)
+    world.append(("a", "1"), ("b", "1"))
+    world.append(("a", "2"))
+    roll(world)
+    world.append(("c", "1"))
+    plan = disk.plan = plan_compaction(world.log, world.now)
+    assert plan is not None
+    plan.run()
+    assert plan.state is CompactionState.CANCELLED
+    assert disk.syncs == 0
+    assert world.names(".cleaned") == []
+    assert not apply_compaction(world.log, plan)
+    assert world.values() == ["1", "1", "2", "1"]
+
+
+def test_a_plan_runs_once(tmp_path: Path) -> None:
+    world = compacted(tmp_path)
+    world.append(("a", "1"), ("a", "2"))
+    roll(world)
+    plan = plan_compaction(world.log, world.now)
+    assert plan is not None
+    plan.run()
+    assert apply_compaction(world.log, plan)
+    with pytest.raises(AssertionError, match="from APPLIED to RUNNING"):
+        plan.run()
+    assert world.values() == ["2"]
 
 
 def test_corrupt_batches_are_not_copied(tmp_path: Path) -> None:
