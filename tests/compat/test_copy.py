@@ -262,7 +262,7 @@ def test_a_source_topic_that_was_made_again_is_refused(
     fill(both.source, topic, transactions=transactions)
     assert both.copy("--topics", topic) == 1
     said = " ".join(capsys.readouterr().err.split())
-    assert f"topic {topic} of the source was deleted and created again after it was copied" in said
+    assert f"topic {topic} of the source was deleted and recreated after it was copied" in said
     with Admin(bootstrap_servers=both.target) as admin:
         admin.delete_topics([topic])
     assert both.copy("--topics", topic) == 0, "what the error asks for helps"
@@ -304,8 +304,8 @@ def test_a_topic_that_was_never_copied_is_not_called_equal(
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["--topics", "("], 2, "--topics ( is no regular expression"),
-        (["--topics", "x", "--groups", "("], 2, "--groups ( is no regular expression"),
+        (["--topics", "("], 2, "--topics ( is not a regular expression"),
+        (["--topics", "x", "--groups", "("], 2, "--groups ( is not a regular expression"),
         (["--topics", "x", "--verify", "--follow"], 2, "--verify copies nothing"),
         (["--topics", "no-such-topic"], 1, "no topic of the source matches no-such-topic"),
         (["--topics", "x", "--to-config", "/no/such/file"], 2, "/no/such/file: no such file"),

@@ -20,7 +20,7 @@ from ottla.errors import KafkaError, OttlaError
 
 INTERRUPTED = 130
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Raised when the output file does not fit on the disk, as in `ottla consume orders > file`."""
+"""Raised when the disk of the output file is full, as in `ottla consume orders > file`."""
 
 COMMANDS = {
     "demo": "ottla.cli.demo.command",

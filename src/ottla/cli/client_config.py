@@ -18,14 +18,14 @@ from ottla.errors import ConfigError
 
 ENVIRONMENT = "OTTLA_CONFIG"
 NAMES = ("--command-config", "--config")
-"""Kafka's name, and a shorter one where the command has no other use for it."""
+"""Kafka's name, and a shorter one unless the command uses that for something else."""
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}|[A-Za-z][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+")
 
 OF_THE_COMMAND = {"bootstrap.servers", "group.id", "group.instance.id", "enable.auto.commit", "transactional.id"}
-"""What a command decides itself: which brokers and which group. A file that programs share may have them too."""
+"""Ignored in the file, because the command sets them: the brokers and the group. A shared file may contain them."""
 
 _from_file: dict[str, str] = {}
-"""The settings of the file that this command line names; its path has the name ""."""
+"""The settings of the file that this command line names; its path is stored under the name ""."""
 
 
 def settings_from_file(kind: type[ClientConfig] = AdminConfig) -> dict[str, str]:
@@ -41,7 +41,7 @@ def for_kind(settings: Mapping[str, str], kind: type[ClientConfig]) -> dict[str,
 
 
 def references_to_file() -> dict[str, str]:
-    """The client settings of the file as changes of a pipeline: only where each value is, for it may be a secret."""
+    """The client settings of the file as changes of a pipeline: references to the values, which may be secrets."""
     known = {**settings_of(ProducerConfig), **settings_of(ConsumerConfig)}
     return {
         f"kafka.{name}": f"${{file:{_from_file['']}:{name}}}"
@@ -94,7 +94,7 @@ def _use(context: typer.Context, path: str) -> None:
 
 
 def read_client_properties(path: Path) -> dict[str, str]:
-    """Reads the file. Errors name the line, never its text: it may be a part of a key."""
+    """Reads the file. Errors name the line, never its text: it may be part of a key."""
     data = path.read_bytes()
     try:
         text = data.decode()
@@ -108,7 +108,7 @@ def read_client_properties(path: Path) -> dict[str, str]:
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"{path} has a line that does not begin with the name of a setting",
-                "Write one name=value per line; a value that goes on ends its line with a backslash.",
+                "Write one name=value per line; a line that continues ends with a backslash.",
             )
     _warn_if_exposed(path, found)
     return found
@@ -118,6 +118,6 @@ def _warn_if_exposed(path: Path, settings: dict[str, str]) -> None:
     if os.name == "posix" and any(looks_secret(name) for name in settings):
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & stat.S_IROTH:
-            warning = f"{path} has secrets, and every user of this machine can read it (mode {mode:04o})"
+            warning = f"{path} contains secrets, and every user of this machine can read it (mode {mode:04o})"
             line = Text.assemble(("ottla: ", "bold yellow"), warning, (f" (run: chmod 600 {path})", "dim"))
             error_console().print(line)

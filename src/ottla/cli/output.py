@@ -35,7 +35,7 @@ def error_console() -> Console:
 
 @contextlib.contextmanager
 def logs_from(logger_name: str, level: int) -> Iterator[None]:
-    """Hides less important log lines of a part of the program, where lost connections are part of the show."""
+    """Hides less important messages of a logger, where lost connections are expected."""
     logger = logging.getLogger(logger_name)
     before = logger.level
     logger.setLevel(level)

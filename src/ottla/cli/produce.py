@@ -64,7 +64,7 @@ def produce(
         str | None, typer.Option("--null", metavar="TEXT", help="Send keys and values equal to TEXT as null.")
     ] = None,
     compression: Annotated[
-        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd")
+        str, typer.Option("--compression", "-z", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
     ] = "none",
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", metavar="N", help="Write to partition N, regardless of keys.")

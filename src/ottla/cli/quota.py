@@ -1,4 +1,4 @@
-"""`ottla quota`: how fast users and clients may go."""
+"""`ottla quota`: limits on the rates of users, clients and addresses."""
 
 import re
 from typing import Annotated
@@ -21,20 +21,18 @@ from ottla.security.quota_entities import (
     WHOLE_NUMBERS,
 )
 
-app = typer.Typer(help="Show and change how fast users and clients may go.", no_args_is_help=True)
+app = typer.Typer(help="Show and change quotas: how fast users and clients may go.", no_args_is_help=True)
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Of this user.")]
-ClientId = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Of clients with this id.")]
-Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Of connections from this address.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Quotas of this user.")]
+ClientId = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Quotas of clients with this id.")]
+Ip = Annotated[str | None, typer.Option("--ip", metavar="ADDRESS", help="Quotas of connections from this address.")]
 DefaultUser = Annotated[
-    bool, typer.Option("--default-user", metavar="", help="Of every user without a quota of their own.")
+    bool, typer.Option("--default-user", metavar="", help="Quotas of every user without their own.")
 ]
 DefaultClientId = Annotated[
-    bool, typer.Option("--default-client-id", metavar="", help="Of every client id without a quota of its own.")
+    bool, typer.Option("--default-client-id", metavar="", help="Quotas of every client id without its own.")
 ]
-DefaultIp = Annotated[
-    bool, typer.Option("--default-ip", metavar="", help="Of every address without a quota of its own.")
-]
+DefaultIp = Annotated[bool, typer.Option("--default-ip", metavar="", help="Quotas of every address without its own.")]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?|)b?(?:/s)?", re.IGNORECASE)
@@ -63,21 +61,23 @@ def set_quotas(
     """Set quotas of a user, a client id, both, or an address.
 
     \b
-    producer_byte_rate        bytes per second that producers send to each broker: 10MB/s, 512KiB/s, 1048576
-    consumer_byte_rate        bytes per second that consumers read from each broker
-    request_percentage        time of each broker's event loop: 25%
+    producer_byte_rate        bytes/s sent to each broker: 10MB/s, 512KiB/s, 9000
+    consumer_byte_rate        bytes/s read from each broker
+    request_percentage        share of each broker's event loop: 25%
     controller_mutation_rate  partitions created and deleted per second: 5/s
-    connection_creation_rate  new connections per second, of an address: 20/s
+    connection_creation_rate  new connections per second of an address: 20/s
 
     \b
     Examples:
-      ottla quota set --user alice producer_byte_rate=10MB/s consumer_byte_rate=20MB/s
+      ottla quota set --user alice producer_byte_rate=10MB/s
       ottla quota set --default-user --client-id reports request_percentage=10%
       ottla quota set --default-ip connection_creation_rate=20/s
     """
     entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
     if not entity:
-        raise OttlaError("nobody is named", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option")
+        raise OttlaError(
+            "no user, client id or address", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option"
+        )
     known = IP_QUOTAS if IP in entity else CLIENT_QUOTAS
     values = {name: parse_quota(name, text, known) for name, text in parse_pairs(quotas, "QUOTA").items()}
     with open_admin(bootstrap) as admin:
@@ -122,7 +122,7 @@ def list_quotas(
 @app.command(name="remove")
 def remove_quotas(
     quotas: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUOTA...]", help="Which ones; all of the entity if none is named.")
+        list[str] | None, typer.Argument(metavar="[QUOTA...]", help="Quotas to remove. Default: all of the entity.")
     ] = None,
     user: User = None,
     client_id: ClientId = None,
@@ -142,7 +142,9 @@ def remove_quotas(
     """
     entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
     if not entity:
-        raise OttlaError("nobody is named", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option")
+        raise OttlaError(
+            "no user, client id or address", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option"
+        )
     for name in quotas or ():
         _check_name(name, IP_QUOTAS if IP in entity else CLIENT_QUOTAS)
     with open_admin(bootstrap) as admin:
@@ -175,7 +177,7 @@ def _entity(
         (IP, ip, default_ip),
     ):
         if name is not None and is_default:
-            raise OttlaError(f"--{entity_type} and --default-{entity_type} exclude each other", "choose one")
+            raise OttlaError(f"--{entity_type} cannot be combined with --default-{entity_type}", "choose one")
         if name == "":
             raise OttlaError(f"--{entity_type} is empty", f"name one, or pass --default-{entity_type}")
         if name is not None or is_default:
@@ -202,7 +204,7 @@ def parse_quota(name: str, text: str, known: tuple[str, ...] = CLIENT_QUOTAS + I
     allowed = {REQUEST_PERCENTAGE: ("", "%")}.get(name, ("", "/s"))
     if match is None or (not in_bytes and match[2] not in allowed):
         hint = SEE_UNITS.get(name, "write bytes per second, for example 10MB/s, 512KiB/s or 1048576")
-        raise OttlaError(f"{name} cannot be {text!r}", hint)
+        raise OttlaError(f"invalid value {text!r} for {name}", hint)
     value = float(match[1]) * (_UNITS[match[2].lower()] if in_bytes else 1)
     if value <= 0:
         raise OttlaError(f"{name} must be greater than 0", "remove a limit with: ottla quota remove")

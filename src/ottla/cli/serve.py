@@ -19,7 +19,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """glibc's parameter numbers for `mallopt`."""
 _FREE_BYTES_KEPT = 32 << 20
 _MAPPED_BLOCK_BYTES_MIN = 1 << 20
-"""Larger blocks go back to the system at once: in the heap, one small block behind them would keep them there."""
+"""Larger blocks are returned to the system immediately: in the heap, one small block behind them would pin them."""
 _TRIM_INTERVAL_S = 5.0
 _TRIMMED_FROM_BYTES = 192 << 20
 """Below this size a process keeps its free memory."""
@@ -51,7 +51,7 @@ def serve(arguments: Sequence[str]) -> int:
 
 
 def _add_users(options: Options) -> None:
-    """Creates the users of --add-scram in the cluster's metadata, before any broker runs."""
+    """Creates the users of --add-scram in the cluster's metadata, before any broker starts."""
     import asyncio
 
     from ottla.broker.authentication.scram_users import add_users_to, read_add_scram
@@ -150,7 +150,7 @@ def _on_signal(stop: "asyncio.Future[bool]") -> None:
 
 
 def _watch_lifeline(loop: "asyncio.AbstractEventLoop", stop: "asyncio.Future[bool]", pipe: int) -> None:
-    """When the process that started this broker ends, the other brokers end with it: there is no successor."""
+    """Stops without a handover when the parent process ends: the other brokers stop too."""
 
     def readable() -> None:
         if not os.read(pipe, 4096):
@@ -183,7 +183,7 @@ def _raise_file_limit() -> None:
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        except (OSError, ValueError):  # some systems refuse "unlimited" as a soft limit
+        except (OSError, ValueError):  # some systems reject "unlimited" as a soft limit
             pass
 
 
@@ -215,7 +215,7 @@ def _keep_large_blocks() -> None:
         return
     mallopt(_M_MMAP_THRESHOLD, _MAPPED_BLOCK_BYTES_MIN)
     mallopt(_M_TRIM_THRESHOLD, _FREE_BYTES_KEPT)
-    # One heap for all threads: what one has freed, the others use.
+    # One heap for all threads, so that each reuses the memory that another has freed.
     mallopt(_M_ARENA_MAX, 1)
 
 

@@ -1,8 +1,8 @@
-"""`ottla serve --brokers N`: OWNER of N broker processes on one host. Starts them, starts them again, stops them.
+"""`ottla serve --brokers N`: OWNER of N broker processes on one host. Starts, restarts and stops them.
 
 The brokers are forked from this process after it has imported their code: they start faster and share its memory.
 Therefore nothing here may start a thread or an event loop. Each broker watches a pipe, its lifeline, whose other end
-only this process holds: when it stops or dies, however that happens, all brokers stop.
+only this process holds: when it exits for any reason, all brokers stop.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from ottla.errors import OttlaError
 from ottla.log.log_directory import LOCK_FILE
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.5, 30.0
-"""A broker that ends is started again after this time; after repeated failures it doubles up to the second one."""
+"""The delay before a broker is restarted. After repeated failures it doubles, up to the maximum."""
 SETTLED_S = 60.0
-"""A broker that ran for this long starts with the first delay again."""
+"""The delay is reset for a broker that ran for this long."""
 STOP_S = 60.0
 """Brokers that take longer to stop are killed."""
 REPORT_BYTES_MAX = 4000
@@ -158,7 +158,7 @@ class Supervisor:
         if not child.report.startswith(_READY):
             return
         child.address = child.report[1:].decode().strip()
-        # On a free port the broker keeps it: clients know it.
+        # A broker on a free port keeps that port after a restart: clients know it.
         child.settings["listeners"] = _with_port(child.settings["listeners"], child.address)
         if self._was_ready:
             _say(f"broker {child.node_id} is back at {child.address} (process {child.pid})")
@@ -195,14 +195,14 @@ class Supervisor:
             self._failure = OttlaError(f"broker {child.node_id}: {message}", hint)
             self._stops += 1
             return
-        was_stopped = status == 0  # by somebody's SIGTERM, as in a rolling restart
+        was_stopped = status == 0  # by a SIGTERM from outside, as in a rolling restart
         if was_stopped or monotonic() - child.started_at >= SETTLED_S:
             child.failures = 0
         delay_s = min(FIRST_DELAY_S * 2**child.failures, LAST_DELAY_S)
         child.failures += 1
         child.start_at = monotonic() + delay_s
         reason = "was stopped" if was_stopped else error.partition("\0")[0] or f"ended with {_status_text(status)}"
-        _say(f"broker {child.node_id}: {reason}; it is started again in {delay_s:g} s")
+        _say(f"broker {child.node_id}: {reason}; restarting it in {delay_s:g} s")
 
     def _on_stop(self, *_: object) -> None:
         self._stops += 1
@@ -210,7 +210,7 @@ class Supervisor:
             self._kill()
 
     def _begin_stop(self) -> None:
-        """All at once: there is nobody to hand over partitions to."""
+        """Stops all at once: there is no broker to hand partitions over to."""
         self._stopping_since = monotonic()
         notify("STOPPING=1")
         os.close(self._lifeline[1])
@@ -225,7 +225,7 @@ def _become_broker(child: Child, options: Options, report_to: int, lifeline: int
     """The code of the forked process; it never returns."""
 
     def report(kind: bytes, text: str) -> None:
-        # One line, short enough to arrive in one piece. A supervisor that is gone does not matter here.
+        # One line, short enough to be written atomically. It does not matter if the supervisor is gone.
         with contextlib.suppress(OSError):
             os.write(report_to, kind + " ".join(text.splitlines()).encode()[:REPORT_BYTES_MAX] + b"\n")
             os.close(report_to)
@@ -235,9 +235,9 @@ def _become_broker(child: Child, options: Options, report_to: int, lifeline: int
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        # Ctrl-C in a terminal reaches every process of its group; the brokers are stopped by this one instead.
+        # A new session: otherwise Ctrl-C in a terminal would reach the brokers too. The supervisor stops them.
         os.setsid()
-        os.environ.pop("NOTIFY_SOCKET", None)  # only the supervisor speaks to systemd
+        os.environ.pop("NOTIFY_SOCKET", None)  # only the supervisor talks to systemd
         for descriptor in foreign:
             os.close(descriptor)
         _read_nothing()
@@ -259,7 +259,7 @@ def _become_broker(child: Child, options: Options, report_to: int, lifeline: int
 
 
 def _check_directory(options: Options) -> None:
-    """The directory of a single broker has another layout."""
+    """Rejects the directory of a single broker, which has another layout."""
     data = _data_of(options)
     if os.path.exists(f"{data}/{LOCK_FILE}"):
         raise OttlaError(
@@ -274,7 +274,7 @@ def _data_of(options: Options) -> str:
 
 
 def _warn_of_missing(options: Options) -> None:
-    """Brokers of an earlier start with a larger number: their replicas are missing now."""
+    """Warns about brokers of an earlier run with a larger N: their replicas are missing now."""
     assert options.brokers is not None
     data = _data_of(options)
     missing = [
@@ -282,11 +282,11 @@ def _warn_of_missing(options: Options) -> None:
     ]
     if missing:
         names = ", ".join(map(str, missing))
-        _say(f"there is data of broker {names}, which --brokers {options.brokers} does not start")
+        _say(f"found data of broker {names}, which --brokers {options.brokers} does not start")
 
 
 def _import_broker(options: Options) -> None:
-    """Imports what every broker uses, before they are forked: they share its memory, and start at once."""
+    """Imports what every broker uses before they are forked, so that they share its memory and start faster."""
     import gc
 
     import ottla.broker.broker

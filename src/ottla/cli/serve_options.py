@@ -16,7 +16,7 @@ HELP = f"""\
 Usage: ottla serve [OPTION ...]
 
 Run a Kafka-compatible broker, or several. Prints "ottla ready: HOST:PORT" when it accepts connections.
-Ctrl-C or SIGTERM stops it cleanly; a second one stops it at once.
+Ctrl-C or SIGTERM stops it cleanly; a second one stops it immediately.
 
 Options:
   --listen HOST:PORT    address to listen on; port 0 picks a free port, :PORT listens on all interfaces
@@ -25,16 +25,16 @@ Options:
                         read, write and delete everything
   --data DIR            data directory for records and metadata (default: ./{DEFAULT_DATA})
   --brokers N           run a cluster of N broker processes on the ports from --listen upwards, each with its own
-                        directory in --data; a broker that crashes is started again
+                        directory in --data; a broker that crashes is restarted
   --node-id N           this broker's id in a cluster (default: 0)
-  --metadata LOCATION   the cluster's metadata: a file, for brokers of one host, or etcd://HOST:PORT,…/PREFIX, for
+  --metadata LOCATION   the cluster's metadata: a file, for brokers on one host, or etcd://HOST:PORT,…/PREFIX, for
                         several hosts; brokers with the same metadata form a cluster
                         (default: inside the data directory)
   --config FILE         properties file with one name=value per line, like Kafka's server.properties
   --set NAME=VALUE      set a broker setting; overrides the file; repeatable
   --add-scram USER      create a user before the first start, as kafka-storage does; repeatable. USER is
                         SCRAM-SHA-512=[name=admin,password=PASSWORD], or @FILE with one such line for each user; a
-                        user that exists keeps its password. `ottla user add NAME --data DIR` asks for the password
+                        user that exists keeps its password. `ottla user add NAME --data DIR` prompts for one
   --metrics HOST:PORT   serve /healthz, /readyz, /safe-to-stop and Prometheus' /metrics on this address
                         (/metrics needs: pip install 'ottla[metrics]')
   --log-level LEVEL     {", ".join(LOG_LEVELS)} (default: info); logs go to standard error
@@ -67,7 +67,7 @@ _SETTINGS = {
     "--metadata": "ottla.metadata",
     "--metrics": "ottla.metrics.listen",
 }
-"""Options that stand for a setting."""
+"""Options that set a setting."""
 _ALIASES = {"log.dirs": "log.dir", "node.id": "broker.id"}
 """An option also replaces the other name of its setting."""
 _FLAGS = ("--stop-with-stdin", "--insecure")
@@ -157,7 +157,7 @@ def _number_of_brokers(text: str, values: dict[str, str]) -> int:
         raise OttlaError(f"cannot run {text!r} brokers", f"write --brokers N with a number from 1 to {BROKERS_MAX}")
     if "node.id" in values or "broker.id" in values:
         raise OttlaError(
-            "--brokers and a node id exclude each other", "--brokers gives the ids 0, 1, 2 …; remove the node id"
+            "--brokers cannot be combined with a node id", "--brokers assigns the ids 0, 1, 2 …; remove the node id"
         )
     return int(number)
 

@@ -61,7 +61,7 @@ def check_reachable(bootstrap: str, settings: Mapping[str, str] | None = None) -
                     endpoint, connect_timeout_ms=CONNECT_TIMEOUT_MS, security=security, may_need_sasl=True
                 )
             except AuthenticationError:
-                raise  # the broker is there: its address is not what is wrong
+                raise  # the broker is reachable: the address is not the problem
             except KafkaError as error:
                 reasons.append(f"{error.detail}{f' ({error.hint})' if isinstance(error, DroppedTlsError) else ''}")
             else:

@@ -1,4 +1,4 @@
-"""OWNER of the socket to systemd, for units with Type=notify: ready, stopping, and the signs of life for WatchdogSec.
+"""OWNER of the socket to systemd, for units with Type=notify: ready, stopping, and the keep-alives for WatchdogSec.
 
 Does nothing unless systemd (or a container runtime) set NOTIFY_SOCKET.
 """
@@ -24,12 +24,12 @@ def notify(message: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as connection:
             connection.setblocking(False)
             connection.sendto(message.encode(), address)
-    except OSError:  # nobody listens: a broker serves its clients anyway
+    except OSError:  # no listener: the broker serves its clients anyway
         pass
 
 
 def watchdog_interval_s() -> float | None:
-    """How often systemd expects a sign of life from this process, divided by two as it recommends; None: never."""
+    """Half of the interval in which systemd expects a keep-alive, as it recommends; None without a watchdog."""
     microseconds = number_from_text(os.environ.get("WATCHDOG_USEC", ""))
     process = os.environ.get("WATCHDOG_PID", str(os.getpid()))
     if microseconds is None or microseconds <= 0 or process != str(os.getpid()):
@@ -38,7 +38,7 @@ def watchdog_interval_s() -> float | None:
 
 
 def keep_alive(loop: "asyncio.AbstractEventLoop") -> None:
-    """Sends signs of life from the event loop: if it hangs, systemd starts the broker again."""
+    """Sends keep-alives from the event loop: if it hangs, systemd restarts the broker."""
     interval = watchdog_interval_s()
     if interval is None:
         return

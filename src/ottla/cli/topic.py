@@ -241,7 +241,7 @@ def _print_description(topic: dict[str, Any]) -> None:
 
 
 def _replicas(partition: dict[str, Any]) -> Text:
-    """The replicas, with a mark at those that are not in sync."""
+    """The replicas; those that are not in sync are marked."""
     text = Text()
     for number, replica in enumerate(partition["replicas"]):
         text.append(", " if number else "")

@@ -65,27 +65,30 @@ def add(
     ] = MIN_ITERATIONS,
     data: Annotated[
         Path | None,
-        typer.Option("--data", metavar="DIR", help="Write to the data directory of a broker, which need not run."),
+        typer.Option(
+            "--data", metavar="DIR", help="Write to a broker's data directory instead; the broker may be stopped."
+        ),
     ] = None,
     metadata: Annotated[
         str | None,
         typer.Option(
-            "--metadata", metavar="PATH", help="The same for the file or etcd address of a cluster's metadata."
+            "--metadata", metavar="PATH", help="Write to a cluster's metadata instead: a file or an etcd address."
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Add a user, or change its password. Asks for the password unless it is in a file or piped in.
+    """Add a user, or change its password. Prompts for the password unless it is in a file or piped in.
+
+    Before the first start, pass the --data or --metadata of `ottla serve`.
 
     \b
     Examples:
       ottla user add alice
       ottla user add alice --password-file alice.txt
       pass show kafka/alice | ottla user add alice --mechanism SCRAM-SHA-256
-    \b
-    Before the first start, with --data as for `ottla serve` (of a cluster: --metadata DIR/cluster/metadata.sqlite):
       ottla user add admin --data ottla-data
+      ottla user add admin --metadata ottla-data/cluster/metadata.sqlite
     """
     password = read_password(name, password_file)
     if data is not None or metadata is not None:
@@ -103,12 +106,12 @@ def add(
 def delete(
     name: Name,
     mechanism: Annotated[
-        Mechanism | None, typer.Option("--mechanism", "-m", metavar="NAME", help="Only this one; default: all.")
+        Mechanism | None, typer.Option("--mechanism", "-m", metavar="NAME", help="Only this mechanism. Default: all.")
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a user's credentials. Connections that are logged in stay until they authenticate again.
+    """Delete a user's credentials. Existing connections stay open until they have to reauthenticate.
 
     \b
     Examples:

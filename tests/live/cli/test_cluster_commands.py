@@ -129,7 +129,7 @@ def test_a_broker_is_stopped_only_when_the_others_can_do_without_it(
     quick = ("--interval", "0.1", "--timeout", "0.3")
     eventually(lambda: run("cluster", "--json").json["partitions_out_of_sync"] >= 3)
     waited = run("cluster", "wait-in-sync", *quick)
-    assert (waited.status, "gave up after 0.3 s, not in sync: 2 brokers (down: 0)" in waited.err) == (1, True)
+    assert (waited.status, "timed out after 0.3 s: not in sync: 2 brokers (down: 0)" in waited.err) == (1, True)
     needed = run("cluster", "wait-in-sync", "--before-stopping", "2", *quick)
     assert needed.status == 1
     assert "2 partitions would be unavailable without broker 2: " in needed.err
@@ -148,7 +148,9 @@ def test_leadership_goes_back_on_request(run: Run, cluster: EmbeddedCluster, ord
     assert run("cluster", "elect-leaders", orders).status == 0
     (described,) = run("topic", "describe", orders, "--json").json
     assert [p["leader"] for p in described["partitions"]] == [p["replicas"][0] for p in described["partitions"]]
-    assert run("cluster", "elect-leaders", orders).out == "nothing to do: the preferred replicas lead already\n"
+    assert (
+        run("cluster", "elect-leaders", orders).out == "nothing to do: the preferred replicas are already the leaders\n"
+    )
     assert run("cluster", "elect-leaders", "--json").json == {"elected": [], "failed": []}
 
 
@@ -191,7 +193,7 @@ def test_a_move_can_be_throttled(run: Run, orders: str) -> None:
     assert (dry.status, limits()) == (0, [])
     moved = run("cluster", "reassign", target, "--throttle", "5000000")
     assert "each broker copies at most 5,000,000 bytes/s" in moved.out
-    assert moved.out.endswith("remove the limit at the end: ottla cluster reassign --unthrottle\n")
+    assert moved.out.endswith("when done, remove the limit with: ottla cluster reassign --unthrottle\n")
     expected = [
         "follower.replication.throttled.rate=5000000",
         f"follower.replication.throttled.replicas=0:{new}",
@@ -254,13 +256,13 @@ def test_a_broker_that_is_needed_is_not_drained(run: Run, orders: str) -> None:
         (["reassign", "TOPIC:0=1,1"], 2, "TOPIC-0: a broker is listed twice"),
         (["reassign", "TOPIC:9=1"], 2, "there is no partition TOPIC-9 (topic TOPIC has 0 to 2)"),
         (["reassign", "nothing:0=1"], 1, "topic nothing does not exist"),
-        (["reassign", "TOPIC"], 2, "TOPIC: what should be done?"),
+        (["reassign", "TOPIC"], 2, "nothing to do for TOPIC"),
         (["reassign", "--replication", "2"], 2, "--replication needs topics"),
-        (["reassign", "TOPIC", "--replication", "4"], 1, "cannot make 4 replicas: only 3 brokers are running"),
-        (["reassign", "--cancel", "TOPIC:0=1"], 2, "--cancel excludes new moves"),
+        (["reassign", "TOPIC", "--replication", "4"], 1, "cannot place 4 replicas: only 3 brokers are running"),
+        (["reassign", "--cancel", "TOPIC:0=1"], 2, "--cancel cannot be combined with new moves"),
         (["reassign", "--throttle", "5"], 2, "--throttle needs something to move"),
         (["reassign", "TOPIC:0=1", "--throttle", "0"], 2, "invalid value for '--throttle'"),
-        (["reassign", "TOPIC:0=1", "--unthrottle"], 2, "--unthrottle excludes everything else"),
+        (["reassign", "TOPIC:0=1", "--unthrottle"], 2, "--unthrottle cannot be combined"),
         (["reassign", "--file", "/no/such/file"], 2, "cannot read /no/such/file"),
         (["elect-leaders", "--unclean"], 2, "--unclean needs topics"),
         (["elect-leaders", "nothing"], 1, "topic nothing does not exist"),

@@ -49,12 +49,15 @@ def test_quotas_are_set_listed_and_removed(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["set", "producer_byte_rate=1"], "nobody is named"),
+        (["set", "producer_byte_rate=1"], "no user, client id or address"),
         (["set", "--user", "ann", "producer_byte_rate"], "QUOTA producer_byte_rate has no '='"),
         (["set", "--user", "ann", "speed=1"], "there is no quota 'speed' for this"),
         (["set", "--ip", "1.2.3.4", "producer_byte_rate=1"], "there is no quota 'producer_byte_rate' for this"),
         (["set", "--user", "ann", "--ip", "1.2.3.4", "producer_byte_rate=1"], "--ip cannot be combined"),
-        (["set", "--user", "ann", "--default-user", "producer_byte_rate=1"], "--user and --default-user exclude"),
+        (
+            ["set", "--user", "ann", "--default-user", "producer_byte_rate=1"],
+            "--user cannot be combined with --default-user",
+        ),
         (["set", "--user", "", "producer_byte_rate=1"], "--user is empty"),
         (["set", "--ip", "nowhere", "connection_creation_rate=1"], "nowhere is not a valid IP address"),
         (["remove", "--user", "nobody"], "user nobody has no quotas"),

@@ -120,7 +120,7 @@ def test_a_broker_that_is_killed_is_started_again_on_its_port(tmp_path: Path) ->
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err.decode()
-        assert re.search(r"ottla: broker \d: ended with signal SIGKILL; it is started again in 0.5 s", err.decode())
+        assert re.search(r"ottla: broker \d: ended with signal SIGKILL; restarting it in 0.5 s", err.decode())
         assert re.search(r"ottla: broker \d is back at 127\.0\.0\.1:\d+", err.decode())
 
 
@@ -134,7 +134,7 @@ def test_a_broker_that_fails_again_is_started_later_each_time(tmp_path: Path) ->
             eventually(functools.partial(binds, taken, port))
             taken.listen()
             lines = read_lines(process, 3)
-        assert [line.rpartition("started again in ")[2] for line in lines] == ["0.5 s", "1 s", "2 s"]
+        assert [line.rpartition("restarting it in ")[2] for line in lines] == ["0.5 s", "1 s", "2 s"]
         assert "the port is in use" in lines[1]
         eventually(lambda: len(brokers_of(bootstrap)) == 2)
 
@@ -143,14 +143,14 @@ def test_another_number_of_brokers_can_be_started(tmp_path: Path) -> None:
     for number, says in (
         (2, b""),
         (3, b""),
-        (1, b"ottla: there is data of broker 1, 2, which --brokers 1 does not start"),
+        (1, b"ottla: found data of broker 1, 2, which --brokers 1 does not start"),
     ):
         with serving("--brokers", str(number), "--data", str(tmp_path)) as (process, bootstrap):
             assert list(brokers_of(bootstrap)) == list(range(number))
             process.terminate()
             _, err = process.communicate(timeout=PATIENCE_S)
             assert says in err
-            assert (b"there is data of" in err) == bool(says)
+            assert (b"found data of" in err) == bool(says)
 
 
 def test_a_broker_that_is_stopped_by_itself_returns_without_a_longer_delay(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_broker_that_is_stopped_by_itself_returns_without_a_longer_delay(tmp_p
         for _ in range(2):
             os.kill(pids_of(process)[1], signal.SIGTERM)
             stopped, back = read_lines(process, 2)
-            assert re.fullmatch(r"ottla: broker \d: was stopped; it is started again in 0\.5 s", stopped)
+            assert re.fullmatch(r"ottla: broker \d: was stopped; restarting it in 0\.5 s", stopped)
             assert "is back at" in back
 
 

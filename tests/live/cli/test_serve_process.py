@@ -358,4 +358,4 @@ def test_a_hook_asks_the_broker_whether_it_may_be_stopped(tmp_path: Path) -> Non
     status, _, error = ask(f"http://127.0.0.1:{port}")
     assert (status, "Connection refused" in error) == (1, True)
     status, _, error = ask(f"127.0.0.1:{port}")
-    assert (status, "is no URL (write http://HOST:PORT" in error) == (2, True)
+    assert (status, "is not a URL (write http://HOST:PORT" in error) == (2, True)

@@ -71,18 +71,21 @@ def test_an_operation_has_several_spellings(text: str) -> None:
     ("options", "message"),
     [
         (Options(), "no resource"),
-        (Options(topics=["a"]), "nobody is named"),
+        (Options(topics=["a"]), "no principal"),
         (Options(topics=["a"], allowed=["alice"]), "not a principal"),
         (Options(topics=["a"], allowed=["User:a"], deny_hosts=["10.0.0.1"]), "--deny-host without --deny-principal"),
         (Options(topics=["a"], allowed=["User:a"], consumer=True), "--consumer needs a group"),
         (Options(groups=["a"], allowed=["User:a"], producer=True), "need a topic"),
         (
             Options(topics=["a"], allowed=["User:a"], producer=True, operations=[Operation.READ]),
-            "exclude each other",
+            "cannot be combined with --producer",
         ),
-        (Options(topics=["a"], allowed=["User:a"], operations=[Operation.CLUSTER_ACTION]), "no operation on a topic"),
-        (Options(topics=["a"], groups=["g"], allowed=["User:a"], consumer=True, idempotent=True), "about producers"),
-        (Options(topics=["a"], allowed=["User:a"], producer=True, cluster=True), "leave out --cluster"),
+        (Options(topics=["a"], allowed=["User:a"], operations=[Operation.CLUSTER_ACTION]), "does not apply to a topic"),
+        (
+            Options(topics=["a"], groups=["g"], allowed=["User:a"], consumer=True, idempotent=True),
+            "--idempotent needs --producer",
+        ),
+        (Options(topics=["a"], allowed=["User:a"], producer=True, cluster=True), "omit --cluster"),
     ],
 )
 def test_options_that_mean_nothing_are_explained(options: Options, message: str) -> None:

@@ -81,7 +81,7 @@ def test_a_topic_that_has_its_replicas_is_not_moved() -> None:
 
 
 def test_more_replicas_than_brokers_are_refused() -> None:
-    with pytest.raises(OttlaError, match="cannot make 5 replicas: only 4 brokers are running"):
+    with pytest.raises(OttlaError, match="cannot place 5 replicas: only 4 brokers are running"):
         change_replication([topic("a", (0,))], FOUR, 5)
 
 
@@ -103,13 +103,13 @@ def test_moves_are_written_as_partition_and_brokers() -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("orders=1", "names no partition"),
-        ("orders:x=1", "names no partition"),
-        (":0=1", "names no partition"),
-        ("orders:-1=1", "names no partition"),
-        ("orders:0=", "brokers are ids"),
-        ("orders:0=1,,2", "brokers are ids"),
-        ("orders:0=one", "brokers are ids"),
+        ("orders=1", "does not name a partition"),
+        ("orders:x=1", "does not name a partition"),
+        (":0=1", "does not name a partition"),
+        ("orders:-1=1", "does not name a partition"),
+        ("orders:0=", "brokers must be comma-separated ids"),
+        ("orders:0=1,,2", "brokers must be comma-separated ids"),
+        ("orders:0=one", "brokers must be comma-separated ids"),
     ],
 )
 def test_a_move_that_cannot_be_read_is_explained(target: str, message: str) -> None:

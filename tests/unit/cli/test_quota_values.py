@@ -38,14 +38,14 @@ def test_units_are_accepted_and_shown(name: str, text: str, value: float, shown:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("producer_byte_rate", "fast", "producer_byte_rate cannot be 'fast'"),
-        ("producer_byte_rate", "10TB/s", "producer_byte_rate cannot be '10TB/s'"),
-        ("producer_byte_rate", "-5", "producer_byte_rate cannot be '-5'"),
+        ("producer_byte_rate", "fast", "invalid value 'fast' for producer_byte_rate"),
+        ("producer_byte_rate", "10TB/s", "invalid value '10TB/s' for producer_byte_rate"),
+        ("producer_byte_rate", "-5", "invalid value '-5' for producer_byte_rate"),
         ("producer_byte_rate", "0MB/s", "producer_byte_rate must be greater than 0"),
         ("producer_byte_rate", "0.5", "producer_byte_rate must be a whole number, not 0.5"),
-        ("request_percentage", "5MB/s", "request_percentage cannot be '5MB/s'"),
-        ("request_percentage", "5/s", "request_percentage cannot be '5/s'"),
-        ("connection_creation_rate", "20%", "connection_creation_rate cannot be '20%'"),
+        ("request_percentage", "5MB/s", "invalid value '5MB/s' for request_percentage"),
+        ("request_percentage", "5/s", "invalid value '5/s' for request_percentage"),
+        ("connection_creation_rate", "20%", "invalid value '20%' for connection_creation_rate"),
         ("speed", "1", "there is no quota 'speed' for this"),
     ],
 )

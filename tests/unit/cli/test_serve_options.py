@@ -79,8 +79,8 @@ def test_a_value_may_contain_an_equals_sign() -> None:
         (["--brokers", "three"], "cannot run 'three' brokers"),
         (["--brokers", "0"], "cannot run '0' brokers"),
         (["--brokers", "101"], "cannot run '101' brokers"),
-        (["--brokers", "3", "--node-id", "1"], "--brokers and a node id exclude each other"),
-        (["--brokers", "3", "--set", "broker.id=1"], "--brokers and a node id exclude each other"),
+        (["--brokers", "3", "--node-id", "1"], "--brokers cannot be combined with a node id"),
+        (["--brokers", "3", "--set", "broker.id=1"], "--brokers cannot be combined with a node id"),
         (["--brokers", "3", "--listen", "a:65535"], "listeners of broker 1 has port 65536; the highest is 65535"),
     ],
 )

@@ -1,1 +1,1 @@
-"""`ottla acl`: who may do what."""
+"""`ottla acl`: access control lists."""

@@ -18,7 +18,7 @@ from ottla.security.authorizer import Authorizer, Reason, Verdict
 from ottla.security.principal import parse_principal
 from ottla.security.resources import PatternType, PermissionType, Resource
 
-app = typer.Typer(help="Show and change who may do what (ACLs).", no_args_is_help=True)
+app = typer.Typer(help="Show and change access control lists (ACLs): who may do what.", no_args_is_help=True)
 
 Names = list[str]
 Principals = Annotated[Names, typer.Option("--principal", metavar="USER", help="Only ACLs of this principal.")]
@@ -32,18 +32,21 @@ Allowed = Annotated[
     Names, typer.Option("--allow-principal", metavar="USER", help="Who is allowed: User:NAME, or User:* for everyone.")
 ]
 Denied = Annotated[
-    Names, typer.Option("--deny-principal", metavar="USER", help="Who is denied. A denial wins over any permission.")
+    Names,
+    typer.Option("--deny-principal", metavar="USER", help="Who is denied. A deny rule overrides every allow rule."),
 ]
-AllowHosts = Annotated[Names, typer.Option("--allow-host", metavar="IP", help="Only from this address.")]
-DenyHosts = Annotated[Names, typer.Option("--deny-host", metavar="IP", help="Only from this address.")]
+AllowHosts = Annotated[Names, typer.Option("--allow-host", metavar="IP", help="Allow only from this address.")]
+DenyHosts = Annotated[Names, typer.Option("--deny-host", metavar="IP", help="Deny only from this address.")]
 Operations = Annotated[
     Names, typer.Option("--operation", metavar="OP", help="read, write, describe, … (default: all). Repeatable.")
 ]
-Producer = Annotated[bool, typer.Option("--producer", metavar="", help="What a producer of the topics needs.")]
+Producer = Annotated[bool, typer.Option("--producer", metavar="", help="All that a producer of the topics needs.")]
 Consumer = Annotated[
-    bool, typer.Option("--consumer", metavar="", help="What a consumer of the topics in the group needs.")
+    bool, typer.Option("--consumer", metavar="", help="All that a consumer of the topics in the group needs.")
 ]
-Idempotent = Annotated[bool, typer.Option("--idempotent", metavar="", help="With --producer: also on the cluster.")]
+Idempotent = Annotated[
+    bool, typer.Option("--idempotent", metavar="", help="With --producer: also idempotent-write on the cluster.")
+]
 NO_NAMES: Names = []
 
 
@@ -61,14 +64,16 @@ class Pattern(enum.StrEnum):
 
 NewPatternType = Annotated[
     NewPattern,
-    typer.Option("--resource-pattern-type", metavar="TYPE", help="literal, or prefixed: names that start so."),
+    typer.Option(
+        "--resource-pattern-type", metavar="TYPE", help="literal, or prefixed: all names that start with the given one."
+    ),
 ]
 PatternTypeFilter = Annotated[
     Pattern,
     typer.Option(
         "--resource-pattern-type",
         metavar="TYPE",
-        help="literal, prefixed, any (of both), or match: all that concern the named resource.",
+        help="literal, prefixed, any (both), or match: all ACLs that apply to the named resource.",
     ),
 ]
 
@@ -91,13 +96,15 @@ def add(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Add ACLs. Those that exist already stay.
+    """Add ACLs. Existing ones are kept.
 
     \b
     Examples:
       ottla acl add --allow-principal User:alice --producer --topic orders
-      ottla acl add --allow-principal User:bob --consumer --topic orders --group billing
-      ottla acl add --allow-principal User:bob --operation read --topic shop. --resource-pattern-type prefixed
+      ottla acl add --allow-principal User:bob --consumer --topic orders \\
+        --group billing
+      ottla acl add --allow-principal User:bob --operation read --topic shop. \\
+        --resource-pattern-type prefixed
       ottla acl add --deny-principal User:eve --deny-host 10.0.0.7 --topic '*'
     """
     options = Options(
@@ -210,7 +217,7 @@ def remove(
 
 @app.command()
 def check(
-    principal: Annotated[str, typer.Option("--principal", metavar="USER", help="Who asks: User:NAME.")],
+    principal: Annotated[str, typer.Option("--principal", metavar="USER", help="The principal to check: User:NAME.")],
     operation: Annotated[str, typer.Option("--operation", metavar="OP", help="read, write, describe, …")],
     topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="A topic.")] = "",
     group: Annotated[str, typer.Option("--group", metavar="NAME", help="A group.")] = "",
@@ -222,12 +229,13 @@ def check(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Explain whether someone may do something, and which rule decides. Exits with status 1 if not.
+    """Check whether a principal may do something, and show the rule that decides. Exits with status 1 if not.
 
     \b
     Examples:
       ottla acl check --principal User:alice --operation write --topic orders
-      ottla acl check --principal User:bob --operation read --group billing --host 10.0.0.7
+      ottla acl check --principal User:bob --operation read --group billing \\
+        --host 10.0.0.7
     """
     options = Options(
         [topic] if topic else (), [group] if group else (), [transactional_id] if transactional_id else (), cluster
@@ -286,10 +294,10 @@ def _explain(verdict: Verdict) -> str:
     if verdict.acl is not None:
         return f"decided by the ACL: {verdict.acl}"
     if verdict.reason is Reason.NO_MATCH:
-        return "no ACL of this resource matches, and without one nothing is allowed"
+        return "no ACL of this resource matches, so access is denied"
     if verdict.is_allowed:
         return "the resource has no ACLs, and allow.everyone.if.no.acl.found is true"
-    return "the resource has no ACLs, and without one nothing is allowed"
+    return "the resource has no ACLs, so access is denied"
 
 
 def _show(acls: Sequence[AclBinding], done: str | None, *, as_json: bool) -> None:

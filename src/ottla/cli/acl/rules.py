@@ -1,4 +1,4 @@
-"""From the options of `ottla acl`, which are those of kafka-acls, to ACLs and filters. Pure."""
+"""Turns the options of `ottla acl`, which are those of kafka-acls, into ACLs and filters. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +57,7 @@ VALID_OPERATIONS = {
         Operation.ALL,
     },
 }
-"""The operations that mean something for a resource; others would never be asked for."""
+"""The operations that brokers check for each type of resource. An ACL for another one would have no effect."""
 
 
 def parse_operation(text: str) -> Operation:
@@ -77,7 +77,7 @@ def check_principal(text: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The options that say which resources, principals and operations are meant."""
+    """The options that select resources, principals and operations."""
 
     topics: Sequence[str] = ()
     groups: Sequence[str] = ()
@@ -104,27 +104,27 @@ class Options:
             for name in names
         ]
         if self.cluster:
-            # There is one cluster: a prefix would mean nothing.
+            # There is only one cluster, so a prefix is meaningless.
             found.append(ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME))
         return found
 
     def granted(self) -> list[tuple[ResourcePattern, Operation]]:
-        """The resources, each with the operations that the options mean for it."""
+        """The resources, each with its operations."""
         if not (self.producer or self.consumer):
             return [(pattern, each) for pattern in self.resources() for each in self.operations or (Operation.ALL,)]
         return list(dict.fromkeys(self._convenient()))
 
     def _convenient(self) -> Iterator[tuple[ResourcePattern, Operation]]:
         if self.operations:
-            raise OttlaError("--operation and --producer or --consumer exclude each other", "leave out --operation")
+            raise OttlaError("--operation cannot be combined with --producer or --consumer", "omit --operation")
         if not self.topics:
             raise OttlaError("--producer and --consumer need a topic", "add --topic NAME")
         if self.consumer and not self.groups:
             raise OttlaError("--consumer needs a group", "add --group NAME, or --group '*' for all groups")
         if self.cluster:
-            raise OttlaError("--producer and --consumer are about topics", "leave out --cluster")
+            raise OttlaError("--producer and --consumer cannot be combined with --cluster", "omit --cluster")
         if self.idempotent and not self.producer:
-            raise OttlaError("--idempotent is about producers", "add --producer")
+            raise OttlaError("--idempotent needs --producer", "add --producer")
         for pattern in self.resources():
             if pattern.type is ResourceType.TOPIC:
                 for operation in PRODUCER_OPERATIONS if self.producer else ():
@@ -162,14 +162,14 @@ def bindings_of(options: Options) -> list[AclBinding]:
         raise OttlaError("no resource", "name one with --topic, --group, --transactional-id or --cluster")
     who = options.who()
     if not who:
-        raise OttlaError("nobody is named", "add --allow-principal User:NAME or --deny-principal User:NAME")
+        raise OttlaError("no principal", "add --allow-principal User:NAME or --deny-principal User:NAME")
     bindings = []
     for pattern, operation in options.granted():
         valid = VALID_OPERATIONS[pattern.type]
         if operation not in valid:
             names = ", ".join(name for name, each in OPERATIONS.items() if each in valid)
             kind = pattern.type.name.lower().replace("_", " ")
-            raise OttlaError(f"{operation.name} is no operation on a {kind}", f"operations: {names}")
+            raise OttlaError(f"{operation.name} does not apply to a {kind}", f"operations: {names}")
         bindings += [
             AclBinding(pattern, AccessControlEntry(principal, host, operation, permission))
             for principal, host, permission in who
@@ -178,7 +178,7 @@ def bindings_of(options: Options) -> list[AclBinding]:
 
 
 def filters_of(options: Options, principals: Sequence[str] = ()) -> list[AclBindingFilter]:
-    """The filters that options of `list` and `remove` mean. Without a resource, all resources."""
+    """The filters for the options of `list` and `remove`. Without a resource, all resources."""
     patterns = options.resources()
     if options.producer or options.consumer:
         wanted = [(pattern.type, pattern.name, operation) for pattern, operation in options.granted()]

@@ -22,7 +22,7 @@ def elect_leaders(
         typer.Option(
             "--unclean",
             metavar="",
-            help="Elect a replica that is not in sync where there is no leader. LOSES RECORDS; needs topics.",
+            help="Elect an out-of-sync replica where there is no leader. LOSES RECORDS; needs topics.",
         ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -30,7 +30,7 @@ def elect_leaders(
 ) -> None:
     """Move leadership back to the first replica of each partition, if it is in sync.
 
-    The brokers do this by themselves after a while (auto.leader.rebalance.enable).
+    The brokers do this automatically after a while (auto.leader.rebalance.enable).
 
     \b
     Examples:
@@ -75,7 +75,7 @@ def elect_leaders(
         if len(elected) > SHOWN:
             out.print(f"and {count(len(elected) - SHOWN)} more", style="dim")
         if not elected and not failed:
-            reason = "every partition has a leader" if unclean else "the preferred replicas lead already"
+            reason = "every partition has a leader" if unclean else "the preferred replicas are already the leaders"
             out.print(f"nothing to do: {reason}")
         for partition, error in sorted(failed.items())[:SHOWN]:
             out.print(Text(f"{partition}: {error.detail.rstrip('.')} [{error.code.name}]", style="yellow"))

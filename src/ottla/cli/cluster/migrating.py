@@ -21,37 +21,36 @@ SESSION_TIMEOUT_MS = 10_000
 
 def migrate_metadata(
     from_location: Annotated[
-        str, typer.Option("--from", metavar="LOCATION", help="Where the metadata is: a file, or etcd://…")
+        str, typer.Option("--from", metavar="LOCATION", help="Current location: a file, or etcd://…")
     ],
     to_location: Annotated[
-        str, typer.Option("--to", metavar="LOCATION", help="Where it should be: a file, or etcd://HOST:PORT,…/PREFIX")
+        str, typer.Option("--to", metavar="LOCATION", help="New location: a file, or etcd://HOST:PORT,…/PREFIX.")
     ],
     replace: Annotated[
         bool, typer.Option("--replace", metavar="", help="Overwrite EVERYTHING in the target, if it is not empty.")
     ] = False,
     config: Annotated[
         str | None,
-        typer.Option(
-            "--config", metavar="FILE", help="Settings file of a broker: ottla.etcd.* are used to log in to etcd."
-        ),
+        typer.Option("--config", metavar="FILE", help="Broker settings file, for ottla.etcd.*: how to log in to etcd."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Move the metadata of a cluster to another store. All brokers must be stopped.
 
-    Topics, settings, ACLs, users and quotas, in-sync sets and epochs are copied in one step and compared. The records
-    stay where they are. Afterwards start the brokers with --metadata set to the new location; they refuse the old one.
-    To go back, stop them and swap --from and --to.
+    Topics, settings, ACLs, users, quotas, in-sync sets and epochs are copied
+    atomically and compared. Records stay where they are. Afterwards start the
+    brokers with --metadata set to the new location; they reject the old one. To
+    go back, stop them and swap --from and --to.
 
     \b
     Examples:
-      ottla cluster migrate-metadata --from ottla-data/cluster --to etcd://10.0.0.1:2379,10.0.0.2:2379/ottla
-      ottla cluster migrate-metadata --from etcd://10.0.0.1:2379/ottla --to ottla-data/cluster --json
+      ottla cluster migrate-metadata --from data/cluster --to etcd://e1:2379/ottla
+      ottla cluster migrate-metadata --from etcd://e1:2379/ottla --to data/cluster
     """
     access = _access(config)
     source, target = _checked_source(from_location), _location(to_location)
     if source == target:
-        raise OttlaError("--from and --to are the same", "Name two different locations.")
+        raise OttlaError("--from and --to are the same", "Pass two different locations.")
     errors = error_console()
 
     def report(text: str) -> None:
@@ -99,7 +98,7 @@ async def _migrate(
 
 
 def _location(text: str) -> str:
-    """The location as brokers use it: a directory stands for the file in it."""
+    """The location as brokers use it: a directory means the metadata file in it."""
     from ottla.metadata.etcd.location import is_etcd, parse_location
 
     if is_etcd(text):

@@ -1,4 +1,4 @@
-"""`ottla cluster reassign` and `drain`: start to move replicas, and show how far it is."""
+"""`ottla cluster reassign` and `drain`: move replicas, and show the progress."""
 
 import json
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ Throttle = Annotated[
         "--throttle",
         metavar="BYTES",
         min=1,
-        help="The most bytes per second that each broker copies for the move. With --wait it is removed at the end.",
+        help="Limit of each broker for the move, in bytes per second. With --wait it is removed at the end.",
     ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", metavar="", help="Only show what would be done.")]
@@ -69,7 +69,7 @@ def reassign(
 
     \b
     Examples:
-      ottla cluster reassign                          # what is being moved
+      ottla cluster reassign                          # show moves in progress
       ottla cluster reassign orders:0=1,2,0 orders:1=2,0,1
       ottla cluster reassign orders --replication 3   # add or remove replicas
       ottla cluster reassign --file moves.json --wait --throttle 20000000
@@ -78,13 +78,13 @@ def reassign(
     moves = {**_read_file(file), **_parse_moves(target for target in targets if "=" in target)}
     names = [target for target in targets if "=" not in target]
     if names and replication is None and not cancel:
-        raise OttlaError(f"{names[0]}: what should be done?", f"pass --replication N, --cancel, or replicas: {EXAMPLE}")
+        raise OttlaError(f"nothing to do for {names[0]}", f"pass --replication N, --cancel, or replicas: {EXAMPLE}")
     if replication is not None and not names:
         raise OttlaError("--replication needs topics", "ottla cluster reassign TOPIC --replication N")
     if cancel and (moves or replication is not None):
-        raise OttlaError("--cancel excludes new moves", "cancel first, then start the new ones")
+        raise OttlaError("--cancel cannot be combined with new moves", "cancel first, then start the new ones")
     if unthrottle and (targets or file is not None or cancel or throttle is not None):
-        raise OttlaError("--unthrottle excludes everything else", UNTHROTTLE)
+        raise OttlaError("--unthrottle cannot be combined with other options", f"run: {UNTHROTTLE}")
     if throttle is not None and not moves and replication is None:
         raise OttlaError(
             "--throttle needs something to move", f"ottla cluster reassign {EXAMPLE} --throttle {throttle}"
@@ -124,8 +124,8 @@ def drain(
 ) -> None:
     """Move all replicas of a broker to the others, so that it can be removed.
 
-    It must keep running until the data is copied, unless others are in sync.
-    Afterwards stop it. New topics may use it until then.
+    Keep it running until the data is copied, unless other replicas are in sync;
+    then stop it. New topics may still be placed on it until then.
 
     \b
     Examples:
@@ -181,7 +181,7 @@ def _carry_out(
         shown = plural(len(changed), "partition")
         console().print(f"{shown} would be moved" if dry_run else f"moving {shown} (see: ottla cluster watch)")
         if throttled and not dry_run:
-            end = "if you do not wait for the end, remove the limit then" if wait else "remove the limit at the end"
+            end = "if you interrupt this, remove the limit with" if wait else "when done, remove the limit with"
             console().print(f"each broker copies at most {throttle:,} bytes/s; {end}: {UNTHROTTLE}")
     if wait and changed and not dry_run:
         moved = {partition for partition, _ in changed}
@@ -245,9 +245,9 @@ def _parse_moves(targets: Any) -> dict[TopicPartition, tuple[int, ...]]:
         number = number_from_text(index)
         ids = [number_from_text(broker) for broker in brokers.split(",")]
         if not colon or not topic or number is None or number < 0:
-            raise OttlaError(f"{target} names no partition", f"write TOPIC:PARTITION=BROKERS, as in {EXAMPLE}")
+            raise OttlaError(f"{target} does not name a partition", f"write TOPIC:PARTITION=BROKERS, as in {EXAMPLE}")
         if any(broker is None or broker < 0 for broker in ids):
-            raise OttlaError(f"{target}: brokers are ids with commas between them", f"as in {EXAMPLE}")
+            raise OttlaError(f"{target}: brokers must be comma-separated ids", f"as in {EXAMPLE}")
         partition = TopicPartition(topic, number)
         if partition in moves:
             raise OttlaError(f"{partition} is moved twice", "pass it once")

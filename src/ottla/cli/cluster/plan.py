@@ -41,7 +41,7 @@ def change_replication(topics: Sequence[TopicDescription], brokers: Racks, facto
     """Adds replicas on the brokers that have the fewest, or removes those that are down or last in the list."""
     if factor > len(brokers):
         raise CommandError(
-            f"cannot make {plural(factor, 'replica')}: only {plural(len(brokers), 'broker')} "
+            f"cannot place {plural(factor, 'replica')}: only {plural(len(brokers), 'broker')} "
             f"{'is' if len(brokers) == 1 else 'are'} running",
             "start more brokers, or choose a smaller number",
         )
@@ -56,7 +56,7 @@ def change_replication(topics: Sequence[TopicDescription], brokers: Racks, facto
                 replicas.remove((down or behind or replicas)[-1])
             while len(replicas) < factor:
                 chosen = _choose(brokers, replicas, loads)
-                assert chosen is not None, "there are at least as many brokers as replicas"
+                assert chosen is not None, "there are enough brokers, as checked above"
                 loads[chosen] += 1
                 replicas.append(chosen)
             if tuple(replicas) != p.replicas:

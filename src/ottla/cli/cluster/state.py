@@ -1,4 +1,4 @@
-"""What `ottla cluster` knows about a cluster: one reading of its metadata and of every broker's disk."""
+"""A snapshot of a cluster for `ottla cluster`: its metadata, and the disk usage of every broker."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from ottla.types import TopicPartition
 T = TypeVar("T")
 
 NOT_SERVED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-"""An old cluster, or one that does not allow the call: the rest is shown without it."""
+"""An old cluster, or one that denies the call: the output omits that part."""
 GONE = (ErrorCode.BROKER_NOT_AVAILABLE,)
 SIZES_S = 3.0
 """How long to wait for the sizes of replicas on each broker."""
@@ -68,7 +68,7 @@ class Behind:
 
 
 class ClusterState:
-    """One reading of the cluster."""
+    """One snapshot of the cluster."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class ClusterState:
 
     @property
     def down(self) -> list[int]:
-        """Brokers that have replicas but do not run."""
+        """Brokers that have replicas but are not running."""
         return sorted(broker for broker in self.holds if broker not in self.running)
 
     @property
@@ -144,7 +144,7 @@ class ClusterState:
 
 
 def read_state(admin: Admin) -> ClusterState:
-    """Asks the cluster. Brokers that die meanwhile are left out."""
+    """Takes a snapshot. Brokers that die meanwhile are left out."""
     description = admin.describe_cluster()
     topics = admin.list_topics(include_internal=True)
     return ClusterState(
@@ -157,7 +157,7 @@ def read_state(admin: Admin) -> ClusterState:
 
 
 def _directories(admin: Admin, node_ids: list[int]) -> list[LogDirectory]:
-    """Every broker is asked at the same time. One that hangs or has just died does not hold up the others."""
+    """Queries all brokers in parallel. One that hangs or has just died does not delay the others."""
     pool = ThreadPoolExecutor(max(1, len(node_ids)))
     try:
         asked = [pool.submit(admin.describe_log_dirs, [node_id]) for node_id in node_ids]

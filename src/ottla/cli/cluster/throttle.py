@@ -1,4 +1,4 @@
-"""How fast replicas are copied while they move: sets the throttles of KIP-73, and removes them."""
+"""Limits how fast replicas are copied while they move: sets and removes the throttles of KIP-73."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,7 +15,7 @@ ALL_BROKERS = ""
 def throttled_replicas(
     moves: Iterable[tuple[TopicPartition, Sequence[int]]], before: Mapping[TopicPartition, Sequence[int]]
 ) -> dict[str, dict[str, str]]:
-    """The settings of each topic with replicas to copy: from any that exists, to those that are new.
+    """The settings of each topic with replicas to copy: leaders are all existing replicas, followers the new ones.
 
     >>> orders = TopicPartition("orders", 0)
     >>> throttled_replicas([(orders, (1, 2))], {orders: (0, 1)})["orders"][FOLLOWER_REPLICAS]
@@ -36,7 +36,7 @@ def throttled_replicas(
 
 
 def set_throttle(admin: Admin, rate: int, replicas: Mapping[str, Mapping[str, str]]) -> None:
-    """Limits each broker to `rate` bytes per second, for these replicas. Do it before the move."""
+    """Limits each broker to `rate` bytes per second, for these replicas. Call it before the move."""
     for topic, settings in replicas.items():
         admin.alter_configs("topic", topic, settings)
     admin.alter_configs("broker", ALL_BROKERS, {LEADER_RATE: str(rate), FOLLOWER_RATE: str(rate)})
@@ -49,6 +49,6 @@ def remove_throttle(admin: Admin, topics: Iterable[str]) -> None:
 
 
 def throttled_topics(admin: Admin, topics: Iterable[str]) -> list[str]:
-    """Those that have throttled replicas."""
+    """The topics that have throttled replicas."""
     names = [LEADER_REPLICAS, FOLLOWER_REPLICAS]
     return [topic for topic in topics if any(e.value for e in admin.describe_configs("topic", topic, names=names))]

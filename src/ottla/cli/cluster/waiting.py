@@ -1,4 +1,4 @@
-"""`ottla cluster wait-in-sync`: returns when replicas are in sync, for hooks that stop brokers one after the other."""
+"""`ottla cluster wait-in-sync`: returns when replicas are in sync, for hooks of a rolling restart."""
 
 import json
 import time
@@ -24,7 +24,7 @@ SHOWN = 5
 
 def wait_in_sync(
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up after this time: exit status 1.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Fail with exit status 1 after this time.")
     ] = 60.0,
     before_stopping: Annotated[
         int | None,
@@ -40,22 +40,21 @@ def wait_in_sync(
         typer.Option(
             "--endpoint",
             metavar="URL",
-            help="Ask the broker that is to be stopped, at its --metrics address; needs no Kafka client settings.",
+            help="Ask the broker to be stopped, at its --metrics address. Needs no Kafka client settings.",
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two readings.")
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two checks.")
     ] = 1.0,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
     """Wait until all replicas are in sync and nothing is moved.
 
-    With --before-stopping or --endpoint, other brokers may be down: what counts
-    is that each partition of this broker keeps min.insync.replicas in-sync
-    replicas without it, or all others if it has no more. Partitions with one
-    replica are not waited for. Exit status: 0 in sync, 1 not within --timeout
-    or nobody answers, 2 wrong options.
+    With --before-stopping or --endpoint, other brokers may be down: each
+    partition of this broker must keep min.insync.replicas in-sync replicas
+    without it, or all others if it has fewer. Partitions with one replica are
+    ignored. Exit status: 0 in sync, 1 timeout or no answer, 2 wrong options.
 
     \b
     Examples:
@@ -66,7 +65,9 @@ def wait_in_sync(
     """
     if endpoint is not None:
         if before_stopping is not None:
-            raise OttlaError("--endpoint excludes --before-stopping", "the endpoint answers for its own broker")
+            raise OttlaError(
+                "--endpoint cannot be combined with --before-stopping", "the endpoint answers for its own broker"
+            )
         _ask_endpoint(endpoint, timeout, interval, as_json)
         return
     check_reachable(bootstrap)
@@ -92,13 +93,13 @@ def wait_in_sync(
             what = f"{plural(len(needed), 'partition')} would be unavailable without broker {before_stopping}: {names}"
         else:
             what = "not in sync: " + (summary(last) if last is not None else "the cluster does not answer")
-        raise CommandError(f"gave up after {timeout:g} s, {what}", "see: ottla cluster watch")
+        raise CommandError(f"timed out after {timeout:g} s: {what}", "see: ottla cluster watch")
 
 
 def _ask_endpoint(endpoint: str, timeout: float, interval: float, as_json: bool) -> None:
     url = endpoint.rstrip("/") + "/safe-to-stop"
     if not url.startswith(("http://", "https://")):
-        raise OttlaError(f"--endpoint {endpoint} is no URL", "write http://HOST:PORT, as in http://127.0.0.1:9308")
+        raise OttlaError(f"--endpoint {endpoint} is not a URL", "write http://HOST:PORT, as in http://127.0.0.1:9308")
     deadline, last = monotonic() + timeout, ""
     while True:
         answer = _get(url)
@@ -110,7 +111,7 @@ def _ask_endpoint(endpoint: str, timeout: float, interval: float, as_json: bool)
             return
         if monotonic() >= deadline:
             raise CommandError(
-                f"gave up after {timeout:g} s: {'; '.join(answer['reasons'])}", "see: ottla cluster watch"
+                f"timed out after {timeout:g} s: {'; '.join(answer['reasons'])}", "see: ottla cluster watch"
             )
         time.sleep(max(0.0, min(interval, deadline - monotonic())))
 
@@ -124,7 +125,7 @@ def _get(url: str) -> dict[str, Any]:
             body = error.read()
         answer = json.loads(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("reasons"), list):
-            raise ValueError("it is no answer of a broker")
+            raise ValueError("the response is not from a broker")
         return answer
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
@@ -132,7 +133,7 @@ def _get(url: str) -> dict[str, Any]:
 
 
 class Minimums:
-    """min.insync.replicas by topic. A topic is asked for once, and only if one of its replicas is out of sync."""
+    """min.insync.replicas by topic. Looked up once per topic, and only if one of its replicas is out of sync."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -147,13 +148,13 @@ class Minimums:
 
 
 def needed_by(state: ClusterState, broker: int, minimums: Minimums) -> list[TopicPartition]:
-    """The partitions that would be harmed if this broker stopped, and would not be if other replicas were in sync."""
+    """The partitions that need this broker until other replicas are in sync."""
 
     def is_harmed(partition: TopicPartition, p: PartitionDescription) -> bool:
         if broker not in p.replicas:
             return False
         others = sum(member != broker and member in state.running for member in p.in_sync_replicas)
-        # All others are in sync: there is nothing to wait for, and no need to ask for the minimum.
+        # All others are in sync: there is nothing to wait for, and no need to look up the minimum.
         if others == len(p.replicas) - 1:
             return False
         return others < others_needed_in_sync(len(p.replicas), minimums[partition.topic])

@@ -25,14 +25,14 @@ from ottla.errors import KafkaError
 ROWS_MAX = 15
 BAR_WIDTH = 14
 API_TIMEOUT_MS = 3_000
-"""Shorter than that of other commands: the next reading comes soon."""
+"""Shorter than in other commands, because the next update follows soon."""
 
 Show = Callable[[ClusterState], None]
 
 
 def watch(
     interval: Annotated[
-        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two readings.")
+        float, typer.Option("--interval", "-i", metavar="SECONDS", min=0.1, help="Time between two updates.")
     ] = 1.0,
     until_in_sync: Annotated[
         bool,
@@ -49,7 +49,7 @@ def watch(
     \b
     Examples:
       ottla cluster watch
-      ottla cluster watch --until-in-sync     # then go on with a rolling restart
+      ottla cluster watch --until-in-sync     # between rolling restarts
       ottla cluster watch --json --interval 5
     """
     check_reachable(bootstrap)
@@ -71,7 +71,7 @@ def watch_until(
     is_silent: bool = False,
     timeout: float | None = None,
 ) -> bool:
-    """Shows the cluster again and again until it is in the wanted state. False if it was not within `timeout`."""
+    """Shows the cluster repeatedly until it is in the wanted state. False after `timeout`."""
     deadline = None if timeout is None else monotonic() + timeout
     view = _silent() if is_silent else _json_lines() if as_json else _live() if console().is_terminal else _lines()
     with view as show:
@@ -79,7 +79,7 @@ def watch_until(
             try:
                 state = read_state(admin)
             except KafkaError as error:
-                # Between the death of a broker and the election that follows, some questions have no answer.
+                # Between the death of a broker and the election that follows, some requests fail.
                 if not error.retriable:
                     raise
                 if not is_silent:
@@ -95,7 +95,7 @@ def watch_until(
 
 
 class Speeds:
-    """How fast each replica catches up, from one reading to the next."""
+    """How fast each replica catches up, from one update to the next."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now

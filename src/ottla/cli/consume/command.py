@@ -57,7 +57,7 @@ def consume(
             "--group",
             "-g",
             metavar="ID",
-            help="Read as a member of this group: start at its committed offsets, and commit what was printed.",
+            help="Read as a member of this group: start at its committed offsets, and commit printed records.",
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option("--max", "-n", metavar="N", min=1, help="Stop after N records.")] = None,
@@ -89,7 +89,7 @@ def consume(
         ),
     ] = None,
     isolation: Annotated[
-        str, typer.Option("--isolation", metavar="LEVEL", help="read_uncommitted or read_committed")
+        str, typer.Option("--isolation", metavar="LEVEL", help="read_uncommitted or read_committed.")
     ] = "read_uncommitted",
     settings: Annotated[
         list[str],

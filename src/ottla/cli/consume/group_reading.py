@@ -1,4 +1,4 @@
-"""`ottla consume --group`: reads as a member of a group, shows its partitions, and commits what was printed."""
+"""`ottla consume --group`: reads as a member of a group, shows its partitions, and commits printed records."""
 
 import sys
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def reset_of(kind: str, text: str, group: str) -> str:
 
 
 class GroupReading(RebalanceListener):
-    """Prints records as a member of a group. What was printed is committed; what was only fetched is not."""
+    """Prints records as a member of a group. Only printed records are committed, not those only fetched."""
 
     def __init__(self, consumer: Consumer, group: str, show: Callable[[ConsumerRecord], str | None]) -> None:
         self._consumer = consumer

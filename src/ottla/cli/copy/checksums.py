@@ -21,7 +21,7 @@ class Checksum:
         self._streams: dict[str, Any] = {}
 
     def add(self, batch: "pa.RecordBatch") -> None:
-        """Takes in the rows of a batch with COLUMNS."""
+        """Adds the rows of a batch with COLUMNS."""
         import pyarrow as pa
 
         self.count += batch.num_rows
@@ -44,9 +44,9 @@ class Checksum:
         import pyarrow as pa
         import pyarrow.compute
 
-        compute: Any = pyarrow.compute  # its functions are made at run time
+        compute: Any = pyarrow.compute  # its functions are created at run time
         self._update(f"{name} lengths", compute.fill_null(compute.binary_length(column), -1).cast(pa.int32()))
-        dense = compute.drop_null(column)  # nothing is left in the place of nulls
+        dense = compute.drop_null(column)  # nulls contribute no bytes
         _, offsets, data = dense.buffers()
         if len(dense) and data is not None:
             ends = memoryview(offsets).cast("i")

@@ -31,14 +31,15 @@ def copy(
         str, typer.Option("--to", metavar="HOST:PORT,…", help="Brokers of the target cluster.", show_default=False)
     ],
     topics: Annotated[
-        str, typer.Option("--topics", metavar="REGEX", help="Topics to copy, by their whole names.", show_default=False)
+        str,
+        typer.Option("--topics", metavar="REGEX", help="Topics to copy; must match whole names.", show_default=False),
     ],
     groups: Annotated[
         str | None,
         typer.Option("--groups", metavar="REGEX", help="Also translate the committed offsets of these groups."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", metavar="", help="Go on with new records and topics, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", metavar="", help="Keep copying new records and topics until Ctrl-C.")
     ] = False,
     verify: Annotated[
         bool,
@@ -59,8 +60,8 @@ def copy(
     value, headers, timestamp, partition and order; missing topics are created
     with the same partitions and settings. The position in the source is stored
     in the target, in the same transaction as the records, so the command can be
-    interrupted or killed at any time: the next one continues without a loss or
-    a duplicate. Only committed records are copied. Exit status: 0 done (with
+    interrupted or killed at any time: the next run continues without losses or
+    duplicates. Only committed records are copied. Exit status: 0 done (with
     --verify: equal), 1 failed or different, 2 wrong options.
 
     \b
@@ -68,7 +69,7 @@ def copy(
       ottla copy --from a:9092 --to b:9092 --topics 'orders|payments'
       ottla copy --from a:9092 --to b:9092 --topics '.*' --groups '.*' --follow
       ottla copy --from a:9092 --to b:9092 --topics '.*' --verify
-      ottla copy --from a:9092 --to b:9093 --to-config secure.properties --topics orders
+      ottla copy --from a:9092 --to b:9093 --to-config b.properties --topics '.*'
     """
     arrow_module("arrow_batches")  # an error with a hint, if pyarrow is not installed
     if verify and (follow or groups is not None):
@@ -217,5 +218,5 @@ def _verify(source: Side, target: Side, topics: str, as_json: bool) -> None:
     if wrong:
         raise CommandError(
             f"{len(wrong)} of {plural(len(results), 'partition')} differ: {wrong[0].partition}: {wrong[0].problem}",
-            "if records were written to the target by others, copy into new topics",
+            "if other producers write to the target, copy into new topics",
         )

@@ -1,7 +1,7 @@
 """OWNER of the copy: reads the source, writes records and ledger to the target in transactions.
 
-Whatever goes wrong, the way back is that of a new process: take over the transactional id, which ends the last
-transaction, read the ledger, and continue where it says.
+Recovery from any error is that of a new process: take over the transactional id, which ends the last transaction, read
+the ledger, and continue at its positions.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ TRANSACTION_S = 1.0
 """A transaction ends after this many bytes or seconds: readers of the target wait for its end."""
 POLL_MS = 200
 POLL_RECORDS_MAX: int | None = None
-"""Tests set it, to get many small transactions."""
+"""Set by tests, to get many small transactions."""
 REFRESH_S = 30.0
-"""How often new topics and partitions are looked for while following."""
+"""How often to look for new topics and partitions while following."""
 FAILURES_MAX = 8
-"""Failures in a row, without progress in between, until a copy that does not follow gives up."""
+"""Consecutive failures without progress after which a copy that does not follow fails."""
 PAUSE_MAX_S = 10.0
 STALLED_S = 5.0
 """After this time without a record, although some are left, topics are looked up again: one may have been deleted."""
@@ -57,7 +57,7 @@ TARGET_DEFAULTS = {
 
 @dataclass
 class Status:
-    """What a copy has done so far, for the user."""
+    """The progress of a copy, for the user."""
 
     topics: int = 0
     partitions: int = 0
@@ -66,7 +66,7 @@ class Status:
     transactions: int = 0
     restarts: int = 0
     left: int = 0
-    """Source offsets that were there at the start and have not been copied yet."""
+    """Source offsets that existed at the start and have not been copied yet."""
     by_topic: dict[str, int] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ class Copier:
         self._ends: dict[TopicPartition, int] = {}
 
     async def run(self, *, follow: bool = False, when_refreshed: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Copies everything that is in the source now; with `follow`, also what comes later, until it is cancelled.
+        """Copies everything that is in the source now; with `follow`, also new records, until it is cancelled.
 
         `when_refreshed` is called from time to time while following, and once at the end.
         """
@@ -119,7 +119,7 @@ class Copier:
                             "another ottla copy of the same source and target has taken over",
                             "run only one of them; the other one continues where this one stopped",
                         ) from error
-                    # Out of range: retention was faster. The next session notes it, and continues behind the gap.
+                    # Out of range: retention was faster. The next session reports it, and continues after the gap.
                     may_help = (
                         error.retriable
                         or isinstance(error, TransactionAbortable)
@@ -127,12 +127,12 @@ class Copier:
                     )
                     if not may_help or (failures >= FAILURES_MAX and not follow):
                         raise
-                    log.warning("copy: %s; starting again from the ledger", error)
+                    log.warning("copy: %s; restarting from the ledger", error)
                 self.status.restarts += 1
                 await asyncio.sleep(min(PAUSE_MAX_S, 0.1 * 2**failures))
 
     async def _session(self, source: AsyncAdmin, target: AsyncAdmin, follow: bool) -> bool:
-        """Copies until everything is done (True), or until topics must be looked for again (False)."""
+        """Copies until everything is done (True), or until topics must be looked up again (False)."""
         clusters = [(await each.describe_cluster()).cluster_id for each in (source, target)]
         if clusters[0] == clusters[1]:
             raise CommandError(f"source and target are the same cluster, {clusters[0]}", "check --from and --to")
@@ -178,7 +178,7 @@ class Copier:
             if position > self._ends[partition]:
                 raise CommandError(
                     f"{partition} of the source ends at {self._ends[partition]}, but was copied up to {position}",
-                    "was the topic deleted and created again? Then delete it in the target, too",
+                    "if the topic was recreated, delete it in the target, too",
                 )
             if position < starts[partition]:
                 gone = starts[partition] - position
@@ -189,36 +189,36 @@ class Copier:
         await self._is_done(consumer)
 
     def _check_source(self, partitions: list[TopicPartition]) -> None:
-        """Whether the source still has the topics that were copied. Offsets do not tell: a topic that was deleted and
-        created again may have more records than before."""
+        """Checks that the source still has the topics that were copied. Offsets do not show it: a recreated topic may
+        have more records than before."""
         for partition in partitions:
             if self.ledger.is_other_topic(partition, self._topic_ids[partition.topic]):
                 raise CommandError(
-                    f"topic {partition.topic} of the source was deleted and created again after it was copied",
-                    "delete it in the target, too: then it is copied from its beginning",
+                    f"topic {partition.topic} of the source was deleted and recreated after it was copied",
+                    "delete it in the target, too; then it is copied from the beginning",
                 )
 
     async def _check_target(self, target: AsyncAdmin, partitions: list[TopicPartition]) -> None:
-        """Whether the target has what the ledger says, and nothing else."""
+        """Checks that the target has exactly the records in the ledger."""
         begins, stored = await offsets_of(target, partitions, EARLIEST), await offsets_of(target, partitions, LATEST)
         for partition in partitions:
             copied, end = self.ledger.copied.get(partition), stored[partition]
             if copied is not None and end >= copied.target:
                 continue
-            # Offsets alone prove nothing: a transaction that was aborted takes up some, too.
+            # Offsets alone prove nothing: an aborted transaction uses some, too.
             if await has_records(self._target, partition, begins[partition], end):
                 if copied is None:
                     raise CommandError(
                         f"{partition} of the target has records that this copy did not write",
-                        "delete the topic in the target, or leave it out: records would be doubled or mixed",
+                        "delete the topic in the target, or exclude it: records would be duplicated or mixed",
                     )
                 raise CommandError(
                     f"{partition} of the target ends at {end}, but was copied up to {copied.target}",
-                    "it has lost records: delete the topic in the target, then it is copied again",
+                    "it has lost records: delete the topic in the target, so that it is copied again",
                 )
             if copied is not None:
                 self.ledger.forget(partition)
-                self.status.note(f"{partition} is empty again in the target: it is copied from its beginning")
+                self.status.note(f"{partition} is empty again in the target: it is copied from the beginning")
 
     async def _is_done(self, consumer: AsyncConsumer) -> bool:
         left = 0
@@ -228,7 +228,7 @@ class Copier:
         return left == 0
 
     async def _copy(self, consumer: AsyncConsumer, producer: AsyncProducer, batch: "pa.RecordBatch") -> None:
-        """One transaction: this batch and what else has been fetched, and the ledger."""
+        """One transaction: this batch, everything else that has been fetched, and the ledger."""
         began, size, deliveries = monotonic(), 0, []
         read: dict[TopicPartition, tuple[int, int, int]] = {}
         # If anything fails from here on, the next session ends the transaction by taking over its id.
@@ -278,7 +278,7 @@ def ranges(batch: "pa.RecordBatch") -> dict[TopicPartition, tuple[int, int, int]
 
 
 def joined(stored: list[dict[TopicPartition, StoredRows]]) -> dict[TopicPartition, StoredRows]:
-    """Where the rows of several tables are stored together."""
+    """Where the rows of several tables are stored, by partition."""
     found: dict[TopicPartition, StoredRows] = {}
     for each in stored:
         for partition, rows in each.items():
@@ -305,7 +305,7 @@ async def has_records(side: Side, partition: TopicPartition, start: int, end: in
 
 
 async def read_ledger(target: Side, source_cluster: str) -> Ledger:
-    """What the target knows about earlier copies of this source."""
+    """The ledger of earlier copies of this source, read from the target."""
     ledger, place = Ledger(source_cluster), TopicPartition(LEDGER_TOPIC, 0)
     async with target.consumer() as consumer:
         await consumer.assign([place])

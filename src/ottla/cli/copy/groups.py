@@ -1,8 +1,7 @@
-"""Consumer groups follow their topics: committed source offsets become the target offsets of the same records.
+"""Copies consumer groups: translates committed source offsets to the target offsets of the same records.
 
-Offsets differ: transaction markers, aborted and compacted records take up offsets in the source that nothing has in the
-target, and the other way round. The ledger knows a pair of offsets every few thousand records; from there, records are
-counted on both sides.
+Offsets differ: transaction markers and aborted or compacted records use offsets on one side only. The ledger has a pair
+of offsets every few thousand records; from there, records are counted on both sides.
 """
 
 import re
@@ -26,7 +25,7 @@ def group_matcher(pattern: str) -> Callable[[str], Any]:
         return re.compile(pattern).fullmatch
     except re.error as error:
         raise OttlaError(
-            f"--groups {pattern} is no regular expression: {error}", "for all groups: --groups '.*'"
+            f"--groups {pattern} is not a regular expression: {error}", "for all groups: --groups '.*'"
         ) from None
 
 
@@ -55,7 +54,7 @@ class GroupCopier:
             if copied is None or self._done.get((group, partition)) == at.offset:
                 continue
             if at.offset > copied.source:
-                self._status.note(f"group {group} is ahead of the copy of {partition}: copy again, then its groups")
+                self._status.note(f"group {group} is ahead of the copy of {partition}: run the copy again")
                 continue
             translated = await self._translate(partition, at.offset, copied, source, target)
             offsets[partition] = CommittedOffset(translated, metadata=at.metadata)
@@ -76,8 +75,8 @@ class GroupCopier:
     async def _translate(
         self, partition: TopicPartition, offset: int, copied: Copied, source: AsyncAdmin, target: AsyncAdmin
     ) -> int:
-        """The target offset of the first record at or after a source offset. Where it cannot be exact, it is lower:
-        records may be read again, but none is skipped."""
+        """The target offset of the first record at or after a source offset. If it cannot be exact, it is lower:
+        records may be read twice, but none is skipped."""
         if offset == copied.source:
             return copied.target
         begins = await offsets_of(target, [partition], EARLIEST)

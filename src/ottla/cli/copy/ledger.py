@@ -1,7 +1,7 @@
-"""What has been copied: the position in each source partition, and which target offset belongs to which source offset.
+"""What has been copied: the position in each source partition, and pairs of source and target offsets.
 
 The ledger is a compacted topic of the target cluster. Its records are written in the same transaction as the copied
-ones, so after a crash at any point it says exactly what the target has. Pure.
+ones, so after a crash at any point it describes exactly what the target has. Pure.
 """
 
 import json
@@ -14,7 +14,7 @@ from ottla.types import TopicPartition
 
 LEDGER_TOPIC = "ottla-copy-ledger"
 POINT_DISTANCE = 10_000
-"""How many source offsets lie between two points of a partition, at least."""
+"""The minimum number of source offsets between two points of a partition."""
 
 
 class Point(NamedTuple):
@@ -62,11 +62,11 @@ class Ledger:
         self._forgotten: dict[TopicPartition, Copied] = {}
 
     def forget(self, partition: TopicPartition) -> None:
-        """The target no longer has what was copied. The next records of the partition replace what was known."""
+        """The target no longer has the copied records: the next records of the partition start over."""
         self._forgotten[partition] = self.copied.pop(partition)
 
     def replay(self, key: bytes | None, value: bytes | None) -> None:
-        """Takes in one record of the ledger. Those of other sources are skipped. A tombstone removes a point."""
+        """Applies one record of the ledger. Those of other sources are skipped. A tombstone removes a point."""
         if key is None:
             return
         name = json.loads(key)
@@ -90,7 +90,7 @@ class Ledger:
             copied.topic_id = content.get("topic_id", copied.topic_id)
 
     def is_other_topic(self, partition: TopicPartition, topic_id: str) -> bool:
-        """Whether what was copied is not from the topic with this id, but from an earlier one of the same name."""
+        """Whether the copied records are not from the topic with this id, but from an earlier one of the same name."""
         copied = self.copied.get(partition)
         return copied is not None and "" not in (topic_id, copied.topic_id) and topic_id != copied.topic_id
 
@@ -116,5 +116,5 @@ def _json(document: Mapping[str, object]) -> bytes:
 
 
 def transactional_id(source_cluster: str) -> str:
-    """One for each source, so that a second copier of the same source stops the first instead of doubling records."""
+    """One for each source: a second copier of the same source fences the first instead of duplicating records."""
     return f"ottla-copy-{source_cluster}"

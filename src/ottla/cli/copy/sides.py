@@ -17,7 +17,7 @@ READING = {
     "auto.offset.reset": "none",
     "allow.auto.create.topics": "false",
 }
-"""Required for a correct copy, whatever the user's file says."""
+"""Required for a correct copy; these override the user's file."""
 
 
 class Side:
@@ -31,7 +31,7 @@ class Side:
         return AsyncAdmin(self._base | for_kind(self._file, AdminConfig))
 
     def consumer(self, defaults: Mapping[str, str] | None = None) -> AsyncConsumer:
-        """Reads committed records from where it is told to. The user's file overrides `defaults`."""
+        """Reads committed records, from any position. The user's file overrides `defaults`."""
         return AsyncConsumer({**(defaults or {}), **self._base, **for_kind(self._file, ConsumerConfig), **READING})
 
     def producer(self, transactional_id: str, defaults: Mapping[str, str]) -> AsyncProducer:

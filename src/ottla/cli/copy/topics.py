@@ -1,4 +1,4 @@
-"""Which topics are copied, and what the target needs for them: topics, partitions, settings."""
+"""Chooses the topics to copy, and creates what the target lacks: topics, partitions, settings."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ def choose(topics: Iterable[TopicDescription], pattern: str) -> list[TopicDescri
         matches = re.compile(pattern).fullmatch
     except re.error as error:
         raise OttlaError(
-            f"--topics {pattern} is no regular expression: {error}", "for all topics: --topics '.*'"
+            f"--topics {pattern} is not a regular expression: {error}", "for all topics: --topics '.*'"
         ) from None
     return [
         topic
@@ -47,7 +47,7 @@ def plan(
     configs: Mapping[str, Mapping[str, str]],
     broker_count: int,
 ) -> Wanted:
-    """Compares both sides. Raises CommandError if keys would end in other partitions than before."""
+    """Compares both sides. Raises CommandError if keys would be written to other partitions than before."""
     wanted = Wanted([], {}, [])
     for topic in source:
         count, existing = len(topic.partitions), target.get(topic.name)
@@ -56,7 +56,7 @@ def plan(
         elif len(existing.partitions) > count:
             raise CommandError(
                 f"topic {topic.name} has {count} partitions in the source and {len(existing.partitions)} in the target",
-                "keys would be in other partitions than new ones; add partitions to the source, or leave the topic out",
+                "keys would move to other partitions; add partitions to the source, or exclude the topic",
             )
         elif len(existing.partitions) < count:
             wanted.grow[topic.name] = count
@@ -72,7 +72,7 @@ def _new_topic(topic: TopicDescription, configs: dict[str, str], broker_count: i
     if configs.get(TIMESTAMPS) == "LogAppendTime":
         # The target would replace the timestamps by the time of the copy.
         del configs[TIMESTAMPS]
-        notices.append(f"{topic.name}: set {TIMESTAMPS}=LogAppendTime in the target when producers have moved")
+        notices.append(f"{topic.name}: set {TIMESTAMPS}=LogAppendTime in the target once producers have moved")
     return NewTopic(topic.name, len(topic.partitions), replicas, configs)
 
 
@@ -113,7 +113,7 @@ async def _create(admin: AsyncAdmin, topic: NewTopic, notices: list[str]) -> Non
             return
         if error.code != ErrorCode.INVALID_CONFIG or not topic.configs:
             raise
-    # The target does not know one of the settings: find out which, and go without it.
+    # The target rejects one of the settings: find it, and omit it.
     accepted = {}
     for name, value in topic.configs.items():
         alone = NewTopic(topic.name, topic.partitions, topic.replication_factor, {name: value})

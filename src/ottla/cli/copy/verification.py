@@ -36,7 +36,7 @@ class Compared:
 
 
 class Verifier:
-    """Reads both sides up to where the copy is, and compares them."""
+    """Reads both sides up to the position of the copy, and compares them."""
 
     def __init__(self, source: Side, target: Side, pattern: str) -> None:
         self._source, self._target, self._pattern = source, target, pattern
@@ -76,7 +76,7 @@ class Verifier:
         self, partition: TopicPartition, copied: Copied, source: AsyncAdmin, target: AsyncAdmin, *, by_key: bool
     ) -> Compared:
         starts = [(await offsets_of(each, [partition], EARLIEST))[partition] for each in (source, target)]
-        # A side that ends before the copy does was truncated or made again: less than that cannot be read.
+        # A side that ends before the position of the copy was truncated or recreated: read only up to its end.
         ends = [(await offsets_of(each, [partition], LATEST))[partition] for each in (source, target)]
         sides = [
             (self._source, starts[0], min(copied.source, ends[0])),

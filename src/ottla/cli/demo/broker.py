@@ -162,7 +162,7 @@ class Show:
                 await admin.delete_topics([self._topic])
 
     async def _lose_a_broker(self) -> None:
-        """In a cluster: kills a broker while records flow, and starts it again."""
+        """In a cluster: kills a broker while records are sent, and restarts it."""
         cluster, result = self._cluster, self._result
         if cluster is None:
             return

@@ -1,4 +1,4 @@
-"""The cluster of `ottla demo --brokers N`: the broker that leads most partitions is killed, and later started again."""
+"""The cluster of `ottla demo --brokers N`: the broker that leads most partitions is killed and later restarted."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 
 KILL_AT, RESTART_AT = 0.2, 0.6
-"""The fractions of the work after which the broker is killed and started again."""
+"""The fractions of the work after which the broker is killed and restarted."""
 PATIENCE_S = 30.0
 POLL_S = 0.01
 
@@ -27,7 +27,7 @@ class Say(Protocol):
 
 
 class DemoCluster:
-    """Kills a broker and starts it again as the work proceeds."""
+    """Kills a broker and restarts it as the work proceeds."""
 
     def __init__(self, cluster: EmbeddedCluster, say: Say) -> None:
         self.bootstrap = cluster.bootstrap
@@ -55,7 +55,7 @@ class DemoCluster:
         }
 
     def kill(self, topics: Sequence[str]) -> str:
-        """Kills the broker that leads most partitions of the topics, and returns which one that is."""
+        """Kills the broker that leads most partitions of the topics, and returns a description of it."""
         with self._admin() as admin:
             leaders = _leaders(admin, topics)
         self._victim = victim = Counter(leaders).most_common(1)[0][0]
@@ -65,7 +65,7 @@ class DemoCluster:
         return f"{pid}: broker {victim}, which leads {leaders.count(victim)} of {len(leaders)} partitions"
 
     def await_leaders(self, topics: Sequence[str]) -> None:
-        """Waits until every partition has a leader that runs. Later calls do nothing."""
+        """Waits until every partition has a live leader. Later calls do nothing."""
         if self._elected_after_s is not None:
             return
         with self._admin() as admin:
@@ -77,7 +77,7 @@ class DemoCluster:
         self._say(f"its partitions have new leaders after {self._elected_after_s * 1000:.0f} ms", "bold green")
 
     def restart(self) -> None:
-        """Starts the killed broker again."""
+        """Restarts the killed broker."""
         if self._victim is None or self._is_back:
             return
         self._is_back = True
@@ -118,9 +118,7 @@ def demo_cluster(
 ) -> Iterator[DemoCluster]:
     """A cluster for the duration of the demo."""
     if brokers < 3:
-        raise OttlaError(
-            f"a cluster of {brokers} does not survive the loss of a broker with acks=all", "use --brokers 3 or more"
-        )
+        raise OttlaError(f"a cluster of {brokers} brokers cannot lose one with acks=all", "use --brokers 3 or more")
     started = monotonic()
     with logs_from("ottla.net", logging.ERROR), EmbeddedCluster(brokers, data, settings=settings) as cluster:
         say(f"{brokers} brokers started in {(monotonic() - started) * 1000:.0f} ms at {cluster.bootstrap}", "default")

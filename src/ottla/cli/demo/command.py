@@ -42,7 +42,7 @@ PARTITIONS = 4
 BATCHES = 6
 """Minimum number of batches: one before the kills, one for each kill, and more afterwards."""
 MASTER = f"local[{max(2, os.cpu_count() or 1)},4]"
-"""This machine; a failed task is attempted again, as on a cluster. At a kill, two tasks are held."""
+"""This machine; a failed task is retried, as on a cluster. At a kill, two tasks are held."""
 TOPICS = (ORDERS, ENRICHED, REVENUE, PLAIN)
 QUERIES = ("enriched", "revenue", "at-least-once")
 LIMIT_S = 600
@@ -50,9 +50,9 @@ JOIN_S = 10
 TURN, TURN_S = 100, 0.05
 """Orders sent between two checks of the clock, and how often it is checked whether more may be sent."""
 AHEAD = 3
-"""How many batches the producer is ahead of the pipeline before the last kill."""
+"""How many batches the producer stays ahead of the pipeline before the last kill."""
 HELD_BACK_FROM = 0.8
-"""From this fraction on it produces only parts of a batch until the last kill."""
+"""From this fraction of the orders on, the producer sends only parts of a batch until the last kill."""
 
 
 def demo(
@@ -86,21 +86,21 @@ def demo(
     ] = 100,
     compression: Annotated[
         str,
-        typer.Option("--compression", "-z", metavar="CODEC", help="With --broker: none, gzip, snappy, lz4 or zstd"),
+        typer.Option("--compression", "-z", metavar="CODEC", help="With --broker: none, gzip, snappy, lz4 or zstd."),
     ] = "none",
     as_json: AsJson = False,
 ) -> None:
     """Run an exactly-once pipeline on Spark, kill everything, verify the output.
 
     Produces orders to a topic; the pipeline joins them with prices and sums
-    the revenue in windows. Python workers of Spark, the broker and Spark's
-    driver are killed with kill -9, each when rows of a batch are written and
+    the revenue in windows. Spark's Python workers, the broker and Spark's
+    driver are killed with kill -9, each when rows of a batch are written but
     not yet committed; failpoints hold the tasks there. At the end every order
-    must be counted exactly once. Next to it are the rows that the kills left
-    behind, which no read_committed consumer ever sees, and an at-least-once
-    output with its duplicates. Takes less than 2 minutes on two idle cores.
-    With --brokers, the broker that leads most partitions is killed instead of
-    the only one.
+    must be counted exactly once. For comparison it also shows the rows that
+    the kills left behind, which no read_committed consumer ever sees, and an
+    at-least-once output with its duplicates. Takes less than 2 minutes on two
+    idle cores. With --brokers, the broker that leads most partitions is killed
+    instead of the only one.
 
     \b
     Examples:
@@ -112,7 +112,7 @@ def demo(
       ottla demo --broker --brokers 3         # without Spark
     """
     if brokers is not None and bootstrap is not None:
-        raise OttlaError("--brokers and --bootstrap exclude each other", "the demo only kills brokers of its own")
+        raise OttlaError("--brokers cannot be combined with --bootstrap", "the demo only kills brokers that it started")
     if broker:
         from ottla.cli.demo.broker import demo_broker
 
@@ -358,7 +358,7 @@ class Show:
         self._produced = self._count
 
     def _produce_until(self) -> int:
-        """How many orders to produce for now: each kill needs a batch to hit, and another one to show the recovery."""
+        """How many orders to produce for now: each kill needs a batch in progress, and another to show the recovery."""
         if self._kills.are_over:
             return self._count
         if self._done < self._count * HELD_BACK_FROM:

@@ -13,7 +13,7 @@ from ottla.cli.output import count as shown
 from ottla.clock import monotonic
 
 SILENT_S = 2.5
-"""In a pipe: after this time without an event, a line says what is being waited for."""
+"""In a pipe: after this time without an event, a line shows what the demo is waiting for."""
 
 
 class DemoView:

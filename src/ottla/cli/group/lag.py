@@ -103,7 +103,7 @@ def find_offsets(
         if error.code not in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
             raise
         if len(wanted) > 1:
-            # At least one is missing: ask for each topic, then for each partition of a topic.
+            # At least one is missing: try each topic, then each partition of a topic.
             parts = list(by_topic.values()) if len(by_topic) > 1 else [[partition] for partition in wanted]
             for part in parts:
                 found.update(_as_found(find_offsets(admin, part, at, isolation_level=isolation_level)))

@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The change of one partition. `after` is None if it stays as it is."""
+    """The change of one partition. `after` is None if it is unchanged."""
 
     partition: TopicPartition
     before: int | None

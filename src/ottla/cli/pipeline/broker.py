@@ -43,7 +43,7 @@ def is_free(address: str) -> bool:
 
 
 def create_missing_topics(made: Pipeline, bootstrap: str) -> list[str]:
-    """Creates missing topics of a pipeline on its embedded broker; on other brokers that is up to their owner."""
+    """Creates missing topics of a pipeline on its embedded broker; on other brokers, their operator creates topics."""
     if not made.topics_in and any(source.pattern for source in made.sources.values()):
         raise OttlaError(
             "a topic pattern matches nothing on a new embedded broker", "List the topics by name, or pass --bootstrap."

@@ -56,7 +56,7 @@ def run(
     changes: Changes = [],  # noqa: B006
     max_restarts: Annotated[
         int,
-        typer.Option("--max-restarts", metavar="N", min=0, help="Give up after N consecutive failures."),
+        typer.Option("--max-restarts", metavar="N", min=0, help="Stop after N consecutive failures."),
     ] = 10,
     as_json: AsJson = False,
 ) -> None:
@@ -196,8 +196,8 @@ def validate(
     """Check a pipeline without running it.
 
     Checks keys, options and, with brokers, the topics, which takes a second.
-    If these are right, Spark is started to check schemas, SQL and the columns
-    of the sink.
+    If these are valid, starts Spark to check schemas, SQL and the columns of
+    the sink.
 
     \b
     Examples:

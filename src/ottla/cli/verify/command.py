@@ -41,45 +41,63 @@ STORES = ("sqlite", "etcd")
 def verify(
     context: typer.Context,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="How long: 90s, 5m, 1h30m.")] = "1m",
+    time: Annotated[str, typer.Option("--time", "-t", metavar="TIME", help="How long to run: 90s, 5m, 1h30m.")] = "1m",
     workload: Annotated[
         list[str] | None,
-        typer.Option("--workload", "-w", metavar="NAME", help=f"{', '.join(WORKLOADS)}. May be repeated."),
+        typer.Option("--workload", "-w", metavar="NAME", help=f"{', '.join(WORKLOADS)}; repeatable. Default: all."),
     ] = None,
     client: Annotated[
-        str, typer.Option("--client", metavar="NAME", help="The client library: ottla, confluent or both.")
+        str, typer.Option("--client", metavar="NAME", help="Client library: ottla, confluent or both.")
     ] = "ottla",
     cluster: Annotated[
-        str, typer.Option("--cluster", metavar="local:N", help="Start N brokers on this machine instead.")
+        str,
+        typer.Option("--cluster", metavar="local:N", help="Start N brokers on this machine, instead of --bootstrap."),
     ] = "",
     faults: Annotated[
         str,
-        typer.Option("--faults", metavar="LIST", help=f"Faults of a local cluster, or none: {','.join(FAULTS)}."),
+        typer.Option(
+            "--faults",
+            metavar="LIST",
+            help=f"Faults to inject into a local cluster: {','.join(FAULTS)}. Default: none.",
+        ),
     ] = "",
     metadata: Annotated[
-        str, typer.Option("--metadata", metavar="STORE", help="Of a local cluster: sqlite or etcd (three members).")
+        str,
+        typer.Option(
+            "--metadata", metavar="STORE", help="Metadata store of a local cluster: sqlite or etcd (three members)."
+        ),
     ] = "sqlite",
     clients: Annotated[int, typer.Option("--clients", metavar="N", min=1, max=100, help="Clients per role.")] = 3,
     partitions: Annotated[
         int, typer.Option("--partitions", metavar="N", min=1, max=1000, help="Partitions per topic.")
     ] = 3,
     replication_factor: Annotated[
-        int, typer.Option("--replication-factor", metavar="N", help="Of the topics; 3 if there are 3 brokers.")
+        int,
+        typer.Option(
+            "--replication-factor",
+            metavar="N",
+            help="Replication factor of the topics. -1: 3, or one per broker if there are fewer.",
+        ),
     ] = -1,
     rate: Annotated[
-        float, typer.Option("--rate", metavar="N", min=0.1, max=100_000, help="Operations per second and client.")
+        float, typer.Option("--rate", metavar="N", min=0.1, max=100_000, help="Operations per second of each client.")
     ] = 40.0,
     patience: Annotated[
-        str, typer.Option("--patience", metavar="TIME", help="A client that fails for longer, without a fault, hangs.")
+        str,
+        typer.Option(
+            "--patience", metavar="TIME", help="How long a client may fail without a fault before it counts as hanging."
+        ),
     ] = "1m",
     seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Repeats the faults and choices of a run.")
+        int | None, typer.Option("--seed", metavar="N", help="Repeat the faults and random choices of a run.")
     ] = None,
     prefix: Annotated[
-        str, typer.Option("--prefix", metavar="TEXT", help="Of the names of topics, groups and transactional ids.")
+        str,
+        typer.Option("--prefix", metavar="TEXT", help="Prefix of the names of topics, groups and transactional ids."),
     ] = "",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="DIR", help="Write the history and pictures here.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Write the history and pictures to this directory."),
     ] = None,
     history: Annotated[
         Path | None, typer.Option("--history", metavar="FILE", help="Check a recorded history instead of a cluster.")
@@ -89,14 +107,16 @@ def verify(
 ) -> None:
     """Look for lost, duplicated, reordered, aborted or torn records in any Kafka cluster.
 
-    Clients write unique values and record what they are told. At the end everything is read, and a checker proves each
-    anomaly with the operations that show it. Use a cluster on which topics may be created.
+    Clients write unique values and record every response. At the end everything
+    is read, and a checker reports each anomaly with the operations that prove
+    it. Creates topics in the cluster. Exit status: 0 nothing found, 1 anomalies,
+    2 wrong options or the run is impossible, 3 inconclusive.
 
-    [bold]Examples[/bold]
-
+    \b
+    Examples:
       ottla verify --bootstrap kafka-1:9092 --time 5m
       ottla verify --workload transactions --workload copier --client both
-      ottla verify --cluster local:3 --faults kill,pause,partition,clock --time 10m --output result
+      ottla verify --cluster local:3 --faults kill,pause --time 10m -o result
       ottla verify --history result/history.jsonl
     """
     try:
@@ -105,7 +125,7 @@ def verify(
                 recorded = from_lines(file, str(history))
             raise typer.Exit(_report(recorded, output, as_json))
         if cluster and getattr(context.get_parameter_source("bootstrap"), "name", "") == "COMMANDLINE":
-            raise OttlaError("--cluster and --bootstrap exclude each other", "leave one of them out")
+            raise OttlaError("--cluster cannot be combined with --bootstrap", "use only one of them")
         if faults and not cluster:
             raise OttlaError("--faults needs a local cluster", "add --cluster local:3")
         if metadata != "sqlite" and not cluster:
@@ -196,11 +216,11 @@ def _delete_topics(settings: Mapping[str, str], topics: Sequence[str], say: Call
 
 @contextlib.contextmanager
 def _interruptible(run: Run, say: Callable[[str], None]) -> Iterator[None]:
-    """Ctrl-C ends the run early; what was recorded is checked nevertheless. A second one ends the program."""
+    """Ctrl-C ends the run early; the recorded history is still checked. A second one ends the program."""
 
     def stop(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        say("ending early, reading everything; press Ctrl-C again to stop at once")
+        say("ending early, reading everything; press Ctrl-C again to stop now")
         run.stop()
 
     before = signal.signal(signal.SIGINT, stop)

@@ -15,7 +15,7 @@ from ottla.verify.history import FAIL, OK, UNKNOWN
 from ottla.verify.workers.recorder import Recorder
 
 SILENT_S = 10.0
-"""In a pipe: after this time without an event, a line says how far the run is."""
+"""In a pipe: after this time without an event, a line shows the progress of the run."""
 
 
 class VerifyView:
@@ -58,7 +58,7 @@ class VerifyView:
         self._progress.update(self._task, description="running" if text.startswith("healed") else text[:40])
 
     def tick(self, recorder: Recorder, seconds: float) -> None:
-        """How far the run is."""
+        """Updates the progress of the run."""
         done = ", ".join(f"{count(recorder.counts.get(outcome, 0))} {outcome}" for outcome in (OK, FAIL, UNKNOWN))
         self._progress.update(self._task, completed=seconds, note=done)
         if not self._has_bar and monotonic() - self._said_at >= SILENT_S:
