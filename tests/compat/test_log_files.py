@@ -1,4 +1,4 @@
-"""File compatibility: Ottla opens Apache Kafka's files, and Apache Kafka opens Ottla's."""
+"""File compatibility: Ottla opens Apache Kafka's files, and Apache Kafka opens Ottla's. Spec: C3."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Groups and transactions in a cluster whose coordinators die and move. Spec: R1, R2, R5
+"""Groups and transactions in a cluster whose coordinators die and move. Spec: B10, R1, R2, R5
 
 Each story ends with all checks of tests/support/worlds/cluster_check.py.
 """

@@ -58,7 +58,7 @@ def test_whoever_asks_right_after_a_kill_hears_of_the_new_leader(cluster: OttlaC
 
 
 def test_a_rolling_restart_is_not_noticed(cluster: OttlaCluster, topic: str) -> None:
-    """Spec: R5"""
+    """Spec: B10, R5"""
     with Load(cluster, topic, clients=FAST) as load:
         load.roll()
         load.fail_back()
