@@ -45,16 +45,17 @@ from ottla.pipeline.failures import is_slow_start
 spark = session(master=remote)
 options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
 found = {"session": type(spark).__module__}
-found["batch"] = spark.read.format("ottla").options(**options).load().count()
-def run(writer):
-    # A query whose Python process took longer to start than Spark waits is restarted.
+def patiently(step):
+    # What failed because its Python process took longer to start than Spark waits is repeated.
     while True:
-        query = writer.trigger(availableNow=True).start()
         try:
-            return query.awaitTermination()
+            return step()
         except Exception as error:
             if not is_slow_start(error):
                 raise
+def run(writer):
+    patiently(lambda: writer.trigger(availableNow=True).start().awaitTermination())
+found["batch"] = patiently(lambda: spark.read.format("ottla").options(**options).load().count())
 run(
     spark.readStream.format("ottla").options(**options).load()
     .writeStream.format("parquet").option("path", directory + "/out").option("checkpointLocation", directory + "/cp")
@@ -69,10 +70,12 @@ for _ in range(2):  # the second run finds the checkpoint and nothing to do
     )
 row = spark.sql("SELECT 'one' AS key, 'written as a batch' AS value")
 row.write.format("ottla").options(**to).mode("append").save()
-copied = spark.read.format("ottla").options(**{**options, "subscribe": topic + "-out"}).load()
-found["sink"] = sorted(row.value for row in copied.selectExpr("cast(value as string) as value").collect())
+def read(name):
+    copied = spark.read.format("ottla").options(**{**options, "subscribe": name}).load()
+    return copied.selectExpr("cast(value as string) as value").collect()
+found["sink"] = sorted(row.value for row in patiently(lambda: read(topic + "-out")))
 try:
-    spark.read.format("ottla").options(**{**options, "subscribe": topic + "x"}).load().count()
+    patiently(lambda: read(topic + "x"))
 except Exception as error:
     found["error"] = str(error)
 print(json.dumps(found))
