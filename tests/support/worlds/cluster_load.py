@@ -6,13 +6,16 @@ Every value is a unique number. `Load.history` has what R2's checker needs (ottl
 import asyncio
 import itertools
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing.cluster_world import ClusterWorld
 from ottla.verify.history import COMMITTED, FAIL, OK, POLL, SEND, UNCOMMITTED, Operation, Read, Sent, partition_name
 from tests.support.worlds.cluster_ledger import Ledger
+
+if TYPE_CHECKING:
+    from ottla.client.producer.speedups import Delivery
 
 PLAIN, BOUND = "plain", "bound"
 """The topic of idempotent senders, and the topic of transactional senders."""
@@ -34,7 +37,9 @@ class Load:
         self.sent: dict[tuple[int, int], list[int]] = {}
         """The values of each idempotent sender for each partition, in order."""
         self.acknowledged: dict[int, tuple[int, int]] = {}
-        """(partition, offset) of each acknowledged value of an idempotent sender."""
+        """(partition, offset) of each acknowledged value of an idempotent sender, known when its sender is done."""
+        self._deliveries: list[tuple[int, Delivery]] = []
+        """Of idempotent senders, with their partitions."""
         self.committed_offsets: dict[int, int] = {}
         """The highest acknowledged commit of the group, by partition."""
         self.seen_by_group: set[int] = set()
@@ -84,13 +89,20 @@ class Load:
                 attempt = Operation(f"sender {worker}", SEND, sent=[Sent(partition_name(PLAIN, partition), value)])
                 self.history.append(attempt)
                 self.sent.setdefault((worker, partition), []).append(value)
-                deliveries.append((attempt, value, await producer.send(PLAIN, b"%d" % value, partition=partition)))
+                delivery = await producer.send(PLAIN, b"%d" % value, partition=partition)
+                deliveries.append((attempt, value, delivery))
+                self._deliveries.append((partition, delivery))
                 if rng.random() < 0.4:
                     await asyncio.sleep(rng.uniform(0, 2 * pause_s))
             for attempt, value, delivery in deliveries:
                 where = await delivery
                 attempt.outcome = OK
                 self.acknowledged[value] = (where.partition, where.offset)
+
+    def deliveries(self, partition: int) -> tuple[int, int]:
+        """How many records of idempotent senders to this partition are acknowledged now, and how many still wait."""
+        done = [delivery.done() for number, delivery in self._deliveries if number == partition]
+        return sum(done), len(done) - sum(done)
 
     def sends_transactions(self, count: int, *, abort_share: float = 0.2, pause_s: float = 0.05) -> None:
         """Starts a transactional producer that does `count` transactions of up to four records."""
