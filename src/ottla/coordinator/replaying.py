@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ottla.coordinator.effects import Append, Shard
+from ottla.protocol.batch_layout import CONTROL, TRANSACTIONAL
 from ottla.protocol.record_batch import (
     BatchHeader,
     ControlType,
@@ -21,7 +22,7 @@ BATCH_BYTES = 512 * 1024
 FEW = 8
 """Fewer records than this are not measured."""
 
-_NOT_PLAIN = 0x30
+_NOT_PLAIN = TRANSACTIONAL | CONTROL
 """The bits of a batch that belongs to a transaction or is a marker."""
 
 

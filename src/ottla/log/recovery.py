@@ -21,14 +21,14 @@ from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.segments.scan import BATCHES_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment import SUFFIXES, Segment, file_name
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END
+from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC, MAGIC_POSITION
 from ottla.protocol.record_batch import CorruptBatch
 from ottla.types import INT32_MAX
 
 log = logging.getLogger("ottla.log")
 
 EPOCHS_FILE = "leader-epoch-checkpoint"
-_MAGIC_POSITION = 16
+_MAGIC = bytes([MAGIC])
 
 
 class LoadedLog(NamedTuple):
@@ -282,13 +282,13 @@ class LogLoader:
         handle, start = segment.file.handle(), position + 1
         while start + HEADER_SIZE <= segment.size:
             chunk = self.disk.pread(handle, BATCHES_CHUNK, start)
-            at = chunk.find(b"\x02", _MAGIC_POSITION)
+            at = chunk.find(_MAGIC, MAGIC_POSITION)
             while at >= 0:
-                candidate = start + at - _MAGIC_POSITION
+                candidate = start + at - MAGIC_POSITION
                 if self._is_batch(segment, candidate, next_offset):
                     return candidate
-                at = chunk.find(b"\x02", at + 1)
-            start += max(1, len(chunk) - _MAGIC_POSITION)
+                at = chunk.find(_MAGIC, at + 1)
+            start += max(1, len(chunk) - MAGIC_POSITION)
         return None
 
     def _is_batch(self, segment: Segment, position: int, next_offset: int) -> bool:

@@ -12,11 +12,9 @@ from ottla.log.segments.index import CorruptIndex, OffsetIndex, TimeIndex, Times
 from ottla.log.segments.scan import WALK_CHUNK, scan_headers
 from ottla.log.segments.transaction_index import AbortedTransaction, decode_entries, encode_entries
 from ottla.protocol.batch_layout import LENGTH_END
-from ottla.protocol.record_batch import CorruptBatch
+from ottla.protocol.record_batch import NO_TIMESTAMP, CorruptBatch
 
 log = logging.getLogger("ottla.log")
-
-NO_TIMESTAMP = -1
 
 UNINDEXED_BYTES = 64 * 1024
 """Scanning a segment this small is faster than opening its index files."""
