@@ -12,7 +12,7 @@ from ottla import Admin, Broker, Producer
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.tasks import Place, Rows, write_at_least_once, write_exactly_once
 from tests.support.processes.oracle import RealKafka, oracle_available
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 if TYPE_CHECKING:
@@ -45,7 +45,10 @@ def killable(request: pytest.FixtureRequest, keeper: ThreadPoolExecutor) -> Iter
 
 @pytest.fixture
 def stage(killable: Killable, topic: str) -> SinkStage:
-    return SinkStage(killable.bootstrap, topic)
+    """Its clients wait for as long as Apache Kafka may need to start on a busy machine."""
+    patience_ms = str(int(3 * PATIENCE_S * 1000))
+    patient = {"kafka.max.block.ms": patience_ms, "kafka.delivery.timeout.ms": patience_ms}
+    return SinkStage(killable.bootstrap, topic, **patient)
 
 
 class Away:
@@ -65,7 +68,7 @@ class Away:
 
     def join(self) -> None:
         assert self._back is not None
-        self._back.result(300)
+        self._back.result(3 * PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +162,13 @@ def test_a_query_survives_a_broker_outage(
             .trigger(availableNow=True)
             .start()
         )
-        assert until(lambda: middle.exists() or not query.isActive, 900)
+        assert until(lambda: middle.exists() or not query.isActive, 3 * PATIENCE_S)
         assert query.isActive, query.exception()
         away = Away(broker, keeper)
         away.go(for_s=away_s)
         gone.touch()
         away.join()
-        assert query.awaitTermination(900)
+        assert query.awaitTermination(int(3 * PATIENCE_S))
         assert out.read() == expected(300)
 
 
