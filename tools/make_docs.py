@@ -21,7 +21,7 @@ SOURCE = ROOT / "src" / "ottla"
 INDEX = "## Module index\n"
 DIFFERENCES = "## Differences from Apache Kafka\n"
 ONE_FILE_PER_API = ("broker/handlers", "protocol/messages", "protocol/messages/unserved")
-"""Folders whose file names say it all: the index counts their modules instead of listing them."""
+"""Folders whose file names are self-explanatory: the index counts their modules instead of listing them."""
 
 
 def row(setting: Setting, *, of_a_client: bool = False) -> str:
@@ -108,8 +108,8 @@ def protocol_page() -> str:
         "This table is generated from the code by `tools/make_docs.py`; the",
         "[differences from Apache Kafka](#differences-from-apache-kafka) below are written by hand.",
         "",
-        "The permissions are those that a client needs if the broker has an authorizer: an operation, and the resource",
-        "it is about. Who lacks one gets an error for the resource, such as TOPIC_AUTHORIZATION_FAILED.",
+        "The permissions are those that a client needs if the broker has an authorizer: an operation and its resource.",
+        "A client without the permission gets an error for the resource, such as TOPIC_AUTHORIZATION_FAILED.",
         "",
         "| key | API | versions served | permissions |",
         "|---|---|---|---|",
