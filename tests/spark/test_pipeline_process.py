@@ -16,8 +16,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.pipeline.loading import load
 from ottla.pipeline.failures import SLOW_START
+from ottla.pipeline.loading import load
 from ottla.pipeline.state import StateDirectory
 from tests.support.waiting import eventually, until
 
