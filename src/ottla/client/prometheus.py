@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ottla.client.core.metrics import LABELS
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError, OttlaError
 
 PREFIX = "ottla_client_"
 
@@ -26,7 +26,7 @@ class ClientCollector:
             ) from None
         for client in clients:
             if not hasattr(_inner(client), "_metrics_now"):
-                raise OttlaError(f"{client!r} has no metrics", "Pass producers and consumers.")
+                raise ArgumentError(f"{client!r} has no metrics", "Pass producers and consumers.")
         self._clients = clients
 
     def collect(self) -> Iterator[Any]:

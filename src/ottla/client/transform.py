@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ottla.client.blocking.loop import loop_thread
 from ottla.client.consumer.consumer import AsyncConsumer
-from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition, check_topic
+from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition, check_callable, check_topic
 from ottla.client.core.callers_thread import CallersThread
 from ottla.client.core.foreign_settings import translate
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike
@@ -20,7 +20,7 @@ from ottla.client.producer.producer import AsyncProducer
 from ottla.client.producer.speedups import Delivery
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import settings_of, unknown_setting
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ArgumentError, ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.client")
@@ -214,8 +214,7 @@ class _Handling:
     """What happens to a record that the function failed on."""
 
     def __init__(self, done: Transformed, on_error: Any, dead_letters: str | None) -> None:
-        if on_error is not None and not callable(on_error):
-            raise OttlaError(f"on_error is not a function: {on_error!r}", "It is called with the record and the error.")
+        check_callable(on_error, "on_error", "It is called with the record and the error.")
         if dead_letters is not None:
             check_topic(dead_letters)
         self._done = done
@@ -248,16 +247,16 @@ class _Work:
         transactional_id: str | None,
     ) -> None:
         if guarantee not in GUARANTEES:
-            raise OttlaError(f"unknown guarantee {guarantee!r}", f"Use one of {', '.join(GUARANTEES)}.")
+            raise ArgumentError(f"unknown guarantee {guarantee!r}", f"Use one of {', '.join(GUARANTEES)}.")
         if not group_id:
-            raise OttlaError("transform() needs a group", "Pass group_id=; progress is committed to it.")
+            raise ArgumentError("transform() needs a group", "Pass group_id=; progress is committed to it.")
         sources = [source] if isinstance(source, str) else list(source)
         if not sources:
-            raise OttlaError("source is empty", "Pass a topic or partitions.")
+            raise ArgumentError("source is empty", "Pass a topic or partitions.")
         self.topics = [each for each in sources if isinstance(each, str)]
         self.partitions = [as_partition(each) for each in sources if not isinstance(each, str)]
         if self.topics and self.partitions:
-            raise OttlaError("source mixes topics and partitions", "Pass topics or partitions.")
+            raise ArgumentError("source mixes topics and partitions", "Pass topics or partitions.")
         self.to = to
         self.group_id = group_id
         self.guarantee = guarantee
@@ -269,7 +268,7 @@ class _Work:
         consumer.setdefault("auto.offset.reset", "earliest")
         if guarantee == EXACTLY_ONCE:
             if self.partitions and transactional_id is None:
-                raise OttlaError(
+                raise ArgumentError(
                     "exactly-once with assigned partitions needs a transactional id",
                     "Pass transactional_id=, the same for each instance that reads these partitions.",
                 )
@@ -278,7 +277,7 @@ class _Work:
             producer.setdefault("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
             consumer["isolation.level"] = "read_committed"
         elif transactional_id is not None:
-            raise OttlaError(f"{guarantee} does not use transactions", "Omit transactional_id.")
+            raise ArgumentError(f"{guarantee} does not use transactions", "Omit transactional_id.")
         self.consumer = AsyncConsumer(consumer)
         self.producer = AsyncProducer(producer)
 
@@ -474,7 +473,7 @@ def _split(settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> t
             raise unknown_setting(name, names if name in keywords else known)
     decided = {"group.id", "enable.auto.commit", "transactional.id", "isolation.level"} & chosen.keys()
     if decided:
-        raise OttlaError(f"{', '.join(sorted(decided))} is set by transform() itself", "Omit it.")
+        raise ConfigError(f"{', '.join(sorted(decided))} is set by transform() itself", "Omit it.")
     shared = settings_of(ClientConfig).keys()
     consumer = {name: value for name, value in chosen.items() if name in of_consumer}
     producer = {name: value for name, value in chosen.items() if name in of_producer or name in shared}

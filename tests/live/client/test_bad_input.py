@@ -15,6 +15,7 @@ import pytest
 
 from ottla import (
     Admin,
+    ArgumentError,
     AsyncDeserializingConsumer,
     Consumer,
     DeserializingConsumer,
@@ -306,7 +307,7 @@ def test_an_iteration_stops_at_a_bad_record_and_continues_after_it(broker: Any, 
 
 
 def test_a_deserializer_must_be_callable() -> None:
-    with pytest.raises(OttlaError, match="value_deserializer is not a function"):
+    with pytest.raises(ArgumentError, match="value_deserializer is not a function"):
         DeserializingConsumer(None, value_deserializer="json")  # type: ignore[call-overload]
 
 

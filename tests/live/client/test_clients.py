@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from ottla import Admin, AsyncConsumer, AsyncProducer, Broker, Consumer, ErrorCode, KafkaError, OttlaError, Producer
+from ottla import (
+    Admin,
+    ArgumentError,
+    AsyncConsumer,
+    AsyncProducer,
+    Broker,
+    ConfigError,
+    Consumer,
+    ErrorCode,
+    KafkaError,
+    OttlaError,
+    Producer,
+)
 from ottla.client.core.model import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigEntry, NewTopic
 from ottla.protocol.record_batch import Codec
 from ottla.types import TopicPartition
@@ -288,7 +300,7 @@ def test_positions_are_looked_up_moved_and_reported(admin: Admin, broker: Any, t
         assert not consumer.poll(300)
         consumer.resume([first])
         assert len(consumer.poll(300_000, max_records=3)) == 3
-        with pytest.raises(OttlaError, match="must not be a negative number"):
+        with pytest.raises(ArgumentError, match="must be at least 0, not -1"):
             consumer.seek(first, -1)
         with pytest.raises(OttlaError, match="is not assigned"):
             consumer.seek((topic, 9), 0)
@@ -486,10 +498,12 @@ def test_an_invalid_result_of_a_partitioner_is_an_error(admin: Admin, broker: An
                 producer.send(topic, "v")
         with pytest.raises(ZeroDivisionError):
             producer.send(topic, "v")
-    with pytest.raises(OttlaError, match="the partitioner must be callable"):
+    with pytest.raises(ArgumentError, match="partitioner is not a function: "):
         Producer(partitioner="mine")  # type: ignore[arg-type]
     with pytest.raises(OttlaError, match=r"no\.such:function cannot be imported"):
         Producer({"partitioner.class": "no.such:function"})
+    with pytest.raises(ConfigError, match=r"partitioner\.class is not a function: sys:path is "):
+        Producer({"partitioner.class": "sys:path"})
     pa = pytest.importorskip("pyarrow")
     with Producer(bootstrap_servers=broker.bootstrap, partitioner=by_number) as producer:
         with pytest.raises(OttlaError, match="cannot call a custom partitioner"):

@@ -9,7 +9,7 @@ from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.transactions.requests import group_metadata
 from ottla.client.transactions.transaction_manager import TransactionManager
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ArgumentError, ErrorCode, KafkaError
 
 
 async def complete_prepared(
@@ -23,7 +23,7 @@ async def complete_prepared(
 ) -> None:
     """Commits or aborts what `producer.prepare_transaction()` left open."""
     if offsets and not group:
-        raise OttlaError("offsets need a group to commit them for", "Pass group= as well.")
+        raise ArgumentError("offsets need a group to commit them for", "Pass group= as well.")
     wanted = as_committed_offsets(offsets or {})
     network.start()
     wait_ms = network.config.default_api_timeout_ms if timeout_ms is None else as_timeout_ms(timeout_ms)

@@ -7,7 +7,7 @@ from ottla.client.admin.requests import ask, fixed, retrying
 from ottla.client.core.model import ClientQuota
 from ottla.client.core.network import Network
 from ottla.client.core.polling import CONTROLLER
-from ottla.errors import OttlaError, raise_for
+from ottla.errors import ArgumentError, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
 from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
@@ -54,7 +54,7 @@ async def alter_client_quotas(
     validate_only: bool = False,
 ) -> None:
     if not entity:
-        raise OttlaError("a quota needs an entity", f"Name one or two of {', '.join(ENTITY_TYPES)}.")
+        raise ArgumentError("a quota needs an entity", f"Name one or two of {', '.join(ENTITY_TYPES)}.")
     for entity_type in entity:
         _check_type(entity_type)
     entry = AlterClientQuotasRequest.EntryData(
@@ -79,7 +79,7 @@ async def alter_client_quotas(
 
 def _check_type(entity_type: str) -> None:
     if entity_type not in ENTITY_TYPES:
-        raise OttlaError(f"there are no quotas for a {entity_type!r}", f"Use one of {', '.join(ENTITY_TYPES)}.")
+        raise ArgumentError(f"there are no quotas for a {entity_type!r}", f"Use one of {', '.join(ENTITY_TYPES)}.")
 
 
 def _order(quota: ClientQuota) -> list[tuple[bool, str]]:

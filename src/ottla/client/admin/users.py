@@ -8,7 +8,7 @@ from ottla.client.admin.requests import ask, fixed, retrying
 from ottla.client.core.model import ScramCredentialInfo
 from ottla.client.core.network import Network
 from ottla.client.core.polling import CONTROLLER
-from ottla.errors import ErrorCode, OttlaError, raise_for
+from ottla.errors import ArgumentError, ErrorCode, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from ottla.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
@@ -20,7 +20,7 @@ async def upsert_user_scram_credential(
 ) -> None:
     chosen = scram_mechanism(mechanism)
     if not password:
-        raise OttlaError(f"the password of {user} is empty", "Choose one with at least one character.")
+        raise ArgumentError(f"the password of {user} is empty", "Choose one with at least one character.")
     salt = os.urandom(SALT_BYTES)
     salted = await asyncio.to_thread(salted_password, chosen, password, salt, max(1, iterations))
     upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
@@ -67,7 +67,7 @@ async def describe_user_scram_credentials(
 
 def scram_mechanism(name: str) -> ScramMechanism:
     if name not in SCRAM_MECHANISMS:
-        raise OttlaError(f"{name!r} is not a SCRAM mechanism", f"Use {' or '.join(SCRAM_MECHANISMS)}.")
+        raise ArgumentError(f"{name!r} is not a SCRAM mechanism", f"Use {' or '.join(SCRAM_MECHANISMS)}.")
     return SCRAM_MECHANISMS[name]
 
 

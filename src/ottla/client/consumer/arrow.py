@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.core.arguments import Timeout, as_poll_timeout_ms
-from ottla.errors import KafkaError, OttlaError
+from ottla.errors import ArgumentError, KafkaError, OttlaError
 from ottla.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
 def iteration_wait_ms(timeout_ms: Timeout | None, until_end: bool) -> int:
     """How long `iter_arrow` waits in one poll. With `until_end` it has to check for the end regularly."""
     if until_end and timeout_ms is not None:
-        raise OttlaError("until_end and timeout_ms cannot be combined", "Pass only one of them.")
+        raise ArgumentError("until_end and timeout_ms cannot be combined", "Pass only one of them.")
     if until_end:
         return END_CHECK_MS
     return 60_000 if timeout_ms is None else as_poll_timeout_ms(timeout_ms)

@@ -5,7 +5,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.positions import PartitionState
-from ottla.client.core.arguments import Timeout, parameters_by_name
+from ottla.client.core.arguments import Timeout, check_callable, parameters_by_name
 from ottla.client.core.interceptors import ConsumerInterceptor
 from ottla.client.core.metrics import Metrics
 from ottla.client.core.model import ConsumerRecord, Headers, Records
@@ -56,8 +56,7 @@ class Deserializers(Generic[K, V]):
 
     def __init__(self, key: Callable[..., Any] | None, value: Callable[..., Any] | None) -> None:
         for name, function in (("key_deserializer", key), ("value_deserializer", value)):
-            if function is not None and not callable(function):
-                raise OttlaError(f"{name} is not a function: {function!r}", "It is called with bytes.")
+            check_callable(function, name, "It is called with bytes.")
         self._key = key
         self._value = value
         self._key_names = () if key is None else parameters_by_name(key)

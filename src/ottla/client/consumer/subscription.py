@@ -7,7 +7,7 @@ from typing import Any
 
 from ottla.client.core.arguments import as_names
 from ottla.client.core.polling import ANY_NODE, Poll, Request
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ArgumentError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest
@@ -63,19 +63,17 @@ class Subscription:
 
 
 def check_topics(topics: Any) -> tuple[str, ...]:
-    """The topics to subscribe to, sorted and without duplicates. Raises OttlaError for invalid names.
+    """The topics to subscribe to, sorted and without duplicates. Raises ArgumentError for invalid names.
 
     >>> check_topics(["b", "a", "b"])
     ('a', 'b')
     """
     if topics is None:
-        raise OttlaError("Topic collection to subscribe to cannot be None", "An empty list unsubscribes.")
-    if not isinstance(topics, Iterable):
-        raise OttlaError(f"topics must be a list of names, not {topics!r}")
-    if not isinstance(topics, str):
+        raise ArgumentError("Topic collection to subscribe to cannot be None", "An empty list unsubscribes.")
+    if isinstance(topics, Iterable) and not isinstance(topics, str):
         topics = list(topics)
         if any(name is None or (isinstance(name, str) and not name.strip()) for name in topics):
-            raise OttlaError("Topic collection to subscribe to cannot contain None or blank topic")
+            raise ArgumentError("Topic collection to subscribe to cannot contain None or blank topic")
     names = as_names(topics, "topics")
     return tuple(sorted(set(names)))
 
@@ -84,14 +82,14 @@ def check_pattern(pattern: Any) -> re.Pattern[str]:
     """The compiled pattern. It has to match whole topic names."""
     if isinstance(pattern, str):
         if not pattern:
-            raise OttlaError("Topic pattern to subscribe to cannot be empty")
+            raise ArgumentError("Topic pattern to subscribe to cannot be empty")
         try:
             return re.compile(pattern)
         except re.error as error:
-            raise OttlaError(f"{pattern!r} is not a valid regular expression: {error}") from error
+            raise ArgumentError(f"{pattern!r} is not a valid regular expression: {error}") from error
     if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
         hint = 'Write re.compile("orders-.*").'
-        raise OttlaError(f"the pattern must be a string or a compiled pattern, not {pattern!r}", hint)
+        raise ArgumentError(f"the pattern must be a string or a compiled pattern, not {pattern!r}", hint)
     return pattern
 
 

@@ -255,6 +255,8 @@ def as_names(names: Iterable[str], what: str) -> list[str]:
     """
     if isinstance(names, str):
         raise ArgumentError(f"{what} must be a list of names, not the one name {names!r}", f"Write [{names!r}].")
+    if not isinstance(names, Iterable):
+        raise ArgumentError(f"{what} must be a list of names, not {names!r}")
     checked = list(names)
     for name in checked:
         if not isinstance(name, str):
@@ -286,6 +288,12 @@ def check_columns(columns: Sequence[str] | None) -> None:
 
 PASSED_BY_NAME = ("topic", "headers")
 """What serializers and deserializers may take besides the key or value."""
+
+
+def check_callable(function: Any, name: str, hint: str) -> None:
+    """Raises unless the argument is a function or None. The hint says how it is called."""
+    if function is not None and not callable(function):
+        raise ArgumentError(f"{name} is not a function: {function!r}", hint)
 
 
 def parameters_by_name(function: Callable[..., Any]) -> tuple[str, ...]:

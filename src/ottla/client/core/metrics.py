@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from ottla.client.core.arguments import check_callable
 from ottla.client.core.polling import Poll
 from ottla.errors import ConfigError
 from ottla.protocol.api import API
@@ -87,10 +88,9 @@ class Statistics:
 
 def check_statistics(on_statistics: Any, interval_ms: int) -> bool:
     """Whether statistics are enabled. Raises if only the function was passed: it would never be called."""
+    check_callable(on_statistics, "on_statistics", "It is called with a dict.")
     if on_statistics is None:
         return False
-    if not callable(on_statistics):
-        raise ConfigError(f"on_statistics is not a function: {on_statistics!r}", "It is called with a dict.")
     if not interval_ms:
         raise ConfigError("on_statistics needs an interval", "Set statistics.interval.ms, for example to 10000.")
     return True

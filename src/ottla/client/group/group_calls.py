@@ -22,7 +22,7 @@ from ottla.client.core.model import CommittedOffset
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.consumer_coordinator import ConsumerCoordinator
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError, OttlaError
 from ottla.types import TopicPartition
 
 
@@ -44,7 +44,7 @@ def subscribe(
 ) -> bool:
     """Subscribes to topics or to a pattern. False if `topics` is empty: then the consumer has to unsubscribe."""
     if pattern is not None and topics is not None:
-        raise OttlaError("subscribe() takes topics or a pattern, not both")
+        raise ArgumentError("subscribe() takes topics or a pattern, not both")
     check_listener(listener)
     if pattern is not None:
         checked = check_pattern(pattern)

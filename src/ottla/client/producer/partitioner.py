@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from ottla.checks import whole_number
+from ottla.client.core.arguments import check_callable
 from ottla.client.producer.speedups import StickyPartition, murmur2, partition_for_key
 from ottla.errors import ConfigError, ErrorCode, KafkaError, OttlaError
 
@@ -29,6 +30,9 @@ class Partitioner(Protocol):
     def __call__(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, /) -> int | None: ...
 
 
+CALLED_WITH = "It is called with (topic, key, value, partition_count)."
+
+
 def find_partitioner(given: Any, setting: str | None) -> Partitioner | None:
     """The custom partitioner: the one passed, or the one that `partitioner.class` names as module:function."""
     if given is None and setting is not None and setting not in JAVA_DEFAULTS:
@@ -40,9 +44,9 @@ def find_partitioner(given: Any, setting: str | None) -> Partitioner | None:
             raise ConfigError(f"partitioner {setting} cannot be imported: {error}", hint) from error
         if isinstance(given, type):
             given = given()
-    if given is not None and not callable(given):
-        hint = "Pass a function with the arguments (topic, key, value, partition_count)."
-        raise ConfigError(f"the partitioner must be callable, not {given!r}", hint)
+        if not callable(given):
+            raise ConfigError(f"partitioner.class is not a function: {setting} is {given!r}", CALLED_WITH)
+    check_callable(given, "partitioner", CALLED_WITH)
     found: Partitioner | None = given
     return found
 

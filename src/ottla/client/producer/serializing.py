@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Unpack
 
-from ottla.client.core.arguments import as_headers, parameters_by_name
+from ottla.client.core.arguments import as_headers, check_callable, parameters_by_name
 from ottla.client.core.interceptors import ProducerInterceptor
 from ottla.client.core.metrics import Metrics
 from ottla.client.core.model import HeadersLike, RecordMetadata
@@ -32,8 +32,7 @@ class Serializers:
         for part, function in (("key", key), ("value", value)):
             if function is None:
                 continue
-            if not callable(function):
-                raise OttlaError(f"{part}_serializer is not a function: {function!r}", "It is called with the object.")
+            check_callable(function, f"{part}_serializer", "It is called with the object.")
             self._parts[part] = function, parameters_by_name(function)
 
     def apply(

@@ -8,7 +8,7 @@ from typing import Any
 
 from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, as_positions
 from ottla.client.stores.offset_store import OffsetStore
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError, OttlaError
 from ottla.types import TopicPartition
 
 TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
@@ -56,13 +56,13 @@ class DatabaseOffsetStore(OffsetStore):
         create: bool = True,
     ) -> None:
         if not TABLE_NAME.fullmatch(table):
-            raise OttlaError(f"{table!r} is not a valid table name", "Use letters, digits and _, or schema.table.")
+            raise ArgumentError(f"{table!r} is not a valid table name", "Use letters, digits and _, or schema.table.")
         self.connection = connection
         self.name = name
         self.table = table
         style = paramstyle or _paramstyle_of(connection)
         if style not in PLACEHOLDERS:
-            raise OttlaError(
+            raise ArgumentError(
                 f"unknown paramstyle {style!r}",
                 f"Pass one of {', '.join(PLACEHOLDERS)} as paramstyle=.",
             )

@@ -16,7 +16,7 @@ from ottla.client.stores.client_parts import (
     run,
 )
 from ottla.client.stores.mirroring import MARK, Mirroring
-from ottla.errors import KafkaError, OttlaError
+from ottla.errors import ArgumentError, KafkaError, OttlaError
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.client")
@@ -52,9 +52,9 @@ class GroupMirror:
                 )
             return
         if not group.strip():
-            raise OttlaError("the name of the group is blank", "Pass a name, or omit it.")
+            raise ArgumentError("the name of the group is blank", "Pass a name, or omit it.")
         if group == own:
-            raise OttlaError(f"{group} is the consumer's own group", "Omit the name, or use another one.")
+            raise ArgumentError(f"{group} is the consumer's own group", "Omit the name, or use another one.")
 
     @property
     def is_closed(self) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ottla import Admin, NewTopic, OttlaError
+from ottla import Admin, ArgumentError, NewTopic
 from ottla.client.core.model import LATEST
 
 NOBODY = "127.0.0.1:1"
@@ -35,6 +35,16 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "forget": (lambda a: a.delete_group_offsets("g", ["ab"]), "not a partition: 'ab'"),
     "a feature": (lambda a: a.update_features("transaction.version"), "levels must be a dict, not 'transaction"),
     "a level": (lambda a: a.update_features({"f": "2"}), "the level of f must be a whole number, not '2'"),
+    "list None": (lambda a: a.describe_topics(None), "topics must be a list of names, not None"),
+    "a negative offset": (
+        lambda a: a.alter_group_offsets("g", {("ab", 0): -1}),
+        "the offset for ab-0 must be at least 0",
+    ),
+    "no password": (lambda a: a.upsert_user_scram_credential("ann", ""), "the password of ann is empty"),
+    "a mechanism": (lambda a: a.delete_user_scram_credential("ann", mechanism="MD5"), "'MD5' is not a SCRAM mechanism"),
+    "a kind": (lambda a: a.describe_configs("topics", "ab"), "'topics' is not a kind of config resource"),
+    "no entity": (lambda a: a.alter_client_quotas({}, {"producer_byte_rate": 1.0}), "a quota needs an entity"),
+    "an entity": (lambda a: a.alter_client_quotas({"host": "x"}, {}), "there are no quotas for a 'host'"),
     "look at": (lambda a: a.list_group_offsets("g", ["ab"]), "not a partition: 'ab'"),
 }
 
@@ -43,5 +53,5 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
 def test_a_mistake_is_an_error_before_anything_is_sent(name: str) -> None:
     """One name in place of a list would be taken letter by letter: `delete_topics("ab")` must not delete a and b."""
     mistake, said = MISTAKES[name]
-    with Admin(bootstrap_servers=NOBODY) as admin, pytest.raises(OttlaError, match=said):
+    with Admin(bootstrap_servers=NOBODY) as admin, pytest.raises(ArgumentError, match=said):
         mistake(admin)

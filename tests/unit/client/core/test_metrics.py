@@ -8,7 +8,7 @@ import pytest
 
 from ottla import AsyncAdmin
 from ottla.client.prometheus import ClientCollector
-from ottla.errors import ConfigError, OttlaError
+from ottla.errors import ArgumentError, ConfigError, OttlaError
 from ottla.testing.world import World
 
 
@@ -76,7 +76,7 @@ def test_statistics_need_an_interval_and_a_function() -> None:
     async def story(world: World) -> None:
         with pytest.raises(ConfigError, match=r"on_statistics needs an interval.*statistics\.interval\.ms"):
             world.consumer(on_statistics=print)
-        with pytest.raises(ConfigError, match="on_statistics is not a function"):
+        with pytest.raises(ArgumentError, match="on_statistics is not a function"):
             world.consumer(on_statistics="print", statistics_interval_ms=1_000)
         with pytest.raises(ConfigError, match="Pass on_statistics= to the client"):
             world.consumer(stats_cb=print)

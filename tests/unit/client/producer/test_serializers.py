@@ -8,7 +8,7 @@ import pytest
 from ottla import AsyncDeserializingConsumer, AsyncSerializingProducer, SerializingProducer
 from ottla.client.producer.serializing import RecordSerializationError, Serializers
 from ottla.client.transactions.errors import TransactionAbortable
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError
 from ottla.testing.world import BOOTSTRAP, World
 
 
@@ -67,7 +67,7 @@ def test_a_record_that_cannot_be_serialized_fails_its_transaction() -> None:
 
 
 def test_mistakes_in_serializers_are_named() -> None:
-    with pytest.raises(OttlaError, match="value_serializer is not a function: 'json'"):
+    with pytest.raises(ArgumentError, match="value_serializer is not a function: 'json'"):
         SerializingProducer(value_serializer="json")  # type: ignore[arg-type]
     with pytest.raises(RecordSerializationError, match="the serializer returned dict, not bytes") as caught:
         Serializers(None, lambda value: value).apply("t", None, {"a": 1}, None)
