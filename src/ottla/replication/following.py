@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from ottla.errors import ErrorCode
 from ottla.log.leader_epochs import EpochEndOffset, LeaderEpochCache
+from ottla.protocol.fetch_session_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.replication.replica import Replica
 
@@ -17,9 +18,6 @@ FetchPartition = FetchRequest.FetchPartition
 PartitionKey = tuple[bytes, int]
 """A topic's id and a partition's index."""
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-EPOCH_MAX = 2**31 - 1
 IN_FLIGHT_MAX = 2
 """One fetch waits at the leader for records. Another one with changes ends that wait."""
 
@@ -268,7 +266,7 @@ class LeaderFetches:
         self._known.update(self._changed)
         self._changed.clear()
         if not is_full:
-            self._session_epoch = 1 if self._session_epoch >= EPOCH_MAX else self._session_epoch + 1
+            self._session_epoch = next_epoch(self._session_epoch)
         return FetchPlan(self._number, request, self.generation)
 
     def _ask(self, followed: Followed, partition_max_bytes: int) -> Any:
@@ -297,7 +295,7 @@ class LeaderFetches:
         if plan.request.session_epoch == INITIAL_EPOCH:
             self._is_session_refused = response.session_id == NO_SESSION
             self._session_id = response.session_id
-            self._session_epoch = INITIAL_EPOCH if self._is_session_refused else INITIAL_EPOCH + 1
+            self._session_epoch = INITIAL_EPOCH if self._is_session_refused else next_epoch(INITIAL_EPOCH)
         elif response.session_id != self._session_id:
             self._end_session()
         partitions = self.partitions

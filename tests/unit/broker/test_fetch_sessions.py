@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from ottla.broker.handler_support.fetch_sessions import (
-    EPOCH_MAX,
     EVICTION_MS,
     PARTITIONS_MAX,
     FetchSession,
     FetchSessions,
     SessionPartition,
-    next_epoch,
 )
 from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.fetch_session_epochs import next_epoch
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
+from ottla.types import INT32_MAX
 
 NOW = 1_000_000
 
@@ -78,11 +78,11 @@ def test_epochs_count_up_and_a_repeated_or_skipped_one_is_refused() -> None:
 
 def test_after_the_largest_epoch_comes_one() -> None:
     assert next_epoch(0) == 1
-    assert next_epoch(EPOCH_MAX) == 1
+    assert next_epoch(INT32_MAX) == 1
     cache = Cache()
     session_id = cache.opens(("a", 0))
-    cache.sessions._sessions[session_id].epoch = EPOCH_MAX  # noqa: SLF001 (two billion requests later)
-    cache.resumes(asks(session_id=session_id, epoch=EPOCH_MAX))
+    cache.sessions._sessions[session_id].epoch = INT32_MAX  # noqa: SLF001 (two billion requests later)
+    cache.resumes(asks(session_id=session_id, epoch=INT32_MAX))
     assert cache.resumes(asks(session_id=session_id, epoch=1)) is not None
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.fetch_session_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from ottla.replication.waiting import PartitionWaits, Watch
+from ottla.types import INT32_MAX
 
 if TYPE_CHECKING:
     import weakref
@@ -16,26 +18,17 @@ if TYPE_CHECKING:
     from ottla.broker.handlers.fetch import WaitingFetch
     from ottla.replication.replica import Replica
 
-NO_SESSION = 0
-INITIAL_EPOCH = 0
-FINAL_EPOCH = -1
-EPOCH_MAX = 2**31 - 1
 EVICTION_MS = 120_000
 """A session unused for this long may be evicted by any client; a younger one not by another consumer."""
 PARTITIONS_MAX = 50_000
-"""All sessions together remember at most this many (about 25 MB); clients without room use full fetches."""
+"""The most partitions of all sessions together (about 25 MB); clients without room use full fetches."""
 
 TopicKey = str | bytes
 """A topic's name up to Fetch v12, its id from v13 on."""
 
 
-def next_epoch(epoch: int) -> int:
-    """The epoch of the next request in a session: 1, 2, … and 1 again after the largest number."""
-    return 1 if epoch >= EPOCH_MAX else epoch + 1
-
-
 class SessionPartition:
-    """One partition of a session: what the client last asked for, and what it last received."""
+    """One partition of a session: what the client last requested, and what it last received."""
 
     __slots__ = ("asked", "high_watermark", "is_sent", "last_stable_offset", "log_start_offset", "replica", "topic")
 
@@ -48,10 +41,10 @@ class SessionPartition:
         self.replica: Replica | None = None
         """For a follower: where the session watches for news."""
         self.is_sent = False
-        """A follower got records, and did not ask for more yet. Nothing is sent before it does."""
+        """A follower got records, and has not requested more yet. Nothing is sent until it does."""
 
     def answered(self, data: Any) -> bool:
-        """Remembers an answer for this partition. Returns whether it differs from what the client knows."""
+        """Records an answer for this partition. Returns whether it differs from what the client knows."""
         is_changed = (
             bool(data.records)
             or data.error_code != 0
@@ -135,7 +128,7 @@ class FetchSession:
     def served(
         self, partition: SessionPartition, replica: "Replica | None", *, has_news: bool, is_sent: bool = False
     ) -> None:
-        """A partition was answered. Watches it from now on, and keeps it on the list if there is more to say."""
+        """A partition was answered. Watches it from now on, and keeps it on the list if there is more to send."""
         assert self.watch is not None
         partition.is_sent = is_sent
         if not has_news:
@@ -180,7 +173,7 @@ class FetchSession:
 
 
 def _random_id() -> int:
-    return int.from_bytes(os.urandom(4), "big") & EPOCH_MAX
+    return int.from_bytes(os.urandom(4), "big") & INT32_MAX
 
 
 class FetchSessions:
@@ -202,7 +195,7 @@ class FetchSessions:
         """The session of an incremental request, updated by it; None for a full fetch.
 
         Raises FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR, and then has
-        changed nothing; the client starts again with a full fetch.
+        changed nothing; the client restarts with a full fetch.
         """
         session_id, epoch = request.session_id, request.session_epoch
         session = self._sessions.get(session_id)
@@ -230,7 +223,7 @@ class FetchSessions:
             self.partition_count += len(session.partitions) - before
             if not session.partitions or self.partition_count > PARTITIONS_MAX:
                 # Without partitions the session has ended. One that has grown too large becomes an empty full fetch,
-                # and session id 0 makes the client start again.
+                # and session id 0 makes the client restart.
                 self._remove(session_id)
                 return None
         session.epoch = next_epoch(epoch)

@@ -8,11 +8,12 @@ have news or that the request names, not for all in the session.
 from collections.abc import Iterable
 from typing import Any
 
-from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, FetchSession, SessionPartition
+from ottla.broker.handler_support.fetch_sessions import FetchSession, SessionPartition
 from ottla.broker.handler_support.reading import TOPIC_IDS_SINCE, PartitionData, Reading, TopicData
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
+from ottla.protocol.fetch_session_epochs import INITIAL_EPOCH
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.replication.replica import Replica
 from ottla.replication.throttling import is_throttled_leader
@@ -20,7 +21,7 @@ from ottla.replication.waiting import FetchWait, Limit
 
 
 def check_follower(broker_id: int, broker_epoch: int, image: ClusterImage) -> None:
-    """Only a registered broker can fetch as a follower, and not from before its last restart (KIP-903)."""
+    """Raises unless the follower is a registered broker, with the epoch of its last restart (KIP-903)."""
     registered = image.brokers.get(broker_id)
     if registered is None:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
@@ -50,7 +51,7 @@ class FollowerReading(Reading):
         self.items = self._list_items()
 
     def _choose_readable(self) -> None:
-        """A broker, which may read everything."""
+        """A broker may read everything."""
 
     def _choose_limit(self) -> Limit:
         return Limit.LOG_END
@@ -194,7 +195,7 @@ class FollowerReading(Reading):
         return response
 
     def _count(self, replica: Replica | None, size_bytes: int) -> None:
-        """What throttled partitions get counts, also if their follower is in sync and does not have to wait."""
+        """Counts what throttled partitions get, even if their follower is in sync and does not have to wait."""
         if replica is not None and is_throttled_leader(replica):
             self.replicas.leader_quota.record(size_bytes, self.replicas.monotonic())
             self._check_quota()
@@ -212,7 +213,7 @@ class FollowerReading(Reading):
             for partition in partitions:
                 hosted = self.topics.get(partition.topic)
                 replica = None if hosted is None else hosted.replicas.get(partition.asked.partition)
-                # What has no news is found out by the next fetch.
+                # The next fetch removes those without news.
                 session.served(partition, replica, has_news=True)
         return session_id
 
@@ -239,7 +240,7 @@ class FollowerReading(Reading):
 
 
 def _has_more(data: Any, replica: Replica | None, asked: Any) -> bool:
-    """Whether a partition still has news after this answer. Who got records names the partition in its next fetch."""
+    """Whether a partition still has news after this answer. After records, the next fetch names the partition."""
     if data.error_code != ErrorCode.NONE or replica is None:
         return True
     return not data.records and data.diverging_epoch.end_offset < 0 and asked.fetch_offset < replica.log.log_end_offset

@@ -6,10 +6,11 @@ Followers read differently (`follower_reading.py`): to the end of the log, and o
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.handler_support.current_leader import current_leader
-from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, FetchSession, SessionPartition
+from ottla.broker.handler_support.fetch_sessions import FetchSession, SessionPartition
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.segments.file_records import FileRecords
+from ottla.protocol.fetch_session_epochs import INITIAL_EPOCH
 from ottla.protocol.framing import INLINE_RECORDS_BYTES
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.record_batch import iter_batches
@@ -34,7 +35,7 @@ _BEFORE_READING = (
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
 )
-"""Errors that Kafka finds before it looks at a log. The list of aborted transactions is not null then."""
+"""Errors that Kafka detects before it reads a log. The list of aborted transactions is not null then."""
 
 
 class Reading:
@@ -65,7 +66,7 @@ class Reading:
         self.session = session
         self.replicas = context.services.replicas
         self.topics: dict[Any, Any]
-        """The topics of this broker, by name or id, as the version has it."""
+        """The topics of this broker, by name or id, depending on the version."""
         if version >= TOPIC_IDS_SINCE:
             self.topics = self.replicas.topics_by_id
         else:
@@ -77,7 +78,7 @@ class Reading:
         self.limit = self._choose_limit()
         self.reads_followers = version >= FOLLOWERS_SINCE
         self.rack = ""
-        """The consumer's rack, if it may be sent to a replica there."""
+        """The consumer's rack, if it may be redirected to a replica there."""
         if request.rack_id and version >= FOLLOWERS_SINCE:
             self.rack = request.rack_id if is_rack_aware(context.services.config.replica_selector_class) else ""
         self.max_bytes, self.min_bytes = request.max_bytes, request.min_bytes
@@ -202,7 +203,7 @@ class Reading:
     # -- waiting --
 
     def wait(self, wait: FetchWait) -> None:
-        """Completes `wait` when enough bytes are there, or at the timeout."""
+        """Completes `wait` when enough bytes are available, or at the timeout."""
         self.replicas.waits.wait_for_bytes(wait, self.found, self.limit, self.request.max_wait_ms)
 
     def end_wait(self, wait: FetchWait) -> None:
@@ -263,7 +264,7 @@ class Reading:
     def _is_known(self, session: FetchSession, topic: Any, asked: Any) -> bool:
         """Whether the answer for a partition would say nothing new, as for most partitions of a large session.
 
-        Only a shortcut: `_read` and `SessionPartition.answered` find the same, in four times the time.
+        Only a shortcut: `_read` and `SessionPartition.answered` have the same result, in four times the time.
         """
         partition = session.partitions.get((topic, asked.partition))
         hosted = self.topics.get(topic)

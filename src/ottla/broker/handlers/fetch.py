@@ -24,12 +24,12 @@ from collections.abc import Generator
 from typing import Any
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.fetch_sessions import INITIAL_EPOCH, NO_SESSION
 from ottla.broker.handler_support.follower_reading import FollowerReading, check_follower
 from ottla.broker.handler_support.reading import TOPIC_IDS_SINCE, Reading
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
+from ottla.protocol.fetch_session_epochs import INITIAL_EPOCH, NO_SESSION
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.replication.waiting import FetchWait
 from ottla.security.resources import CLUSTER, Operation
@@ -69,7 +69,7 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
 
 
 def _refuse(request: FetchRequest, context: Context) -> FetchResponse:
-    """A client that is no broker pretends to be a follower, or a broker's principal is not in super.users."""
+    """For a client that pretends to be a follower, or a broker whose principal is not in super.users."""
     if not request.topics:
         # An empty answer would be followed by the next request at once.
         return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -96,7 +96,7 @@ def _refuse(request: FetchRequest, context: Context) -> FetchResponse:
 class WaitingFetch:
     """A fetch whose answer waits for bytes. Its data is read only when it is its turn to be answered.
 
-    Dropped unawaited, it leaves its partitions: nothing of a lost connection stays behind.
+    If it is dropped before it is awaited, it leaves its partitions: a lost connection leaves nothing behind.
     """
 
     __slots__ = ("__weakref__", "_enough", "_reading", "_response", "_wait")
@@ -111,7 +111,7 @@ class WaitingFetch:
             reading.session.waiting = weakref.ref(self)
 
     def answer_now(self) -> None:
-        """The session's next request has come. What it changes must not be part of this answer."""
+        """The session's next request has arrived. Its changes must not affect this answer."""
         if self._response is None:
             self._reading.end_wait(self._wait)
             self._response = self._reading.respond()

@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 
 from ottla.client.core.offset_requests import ISOLATION_CODES
 from ottla.client.core.settings import ConsumerConfig
+from ottla.protocol.fetch_session_epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.types import INT32_MAX, TopicPartition
-
-FULL_EPOCH = 0
-"""The epoch of a full fetch: requests a new session and names every partition."""
+from ottla.types import TopicPartition
 
 
 class FetchFrom(NamedTuple):
@@ -37,8 +35,8 @@ class FetchSession:
     a full fetch starts a new one."""
 
     def __init__(self) -> None:
-        self._session_id = 0
-        self._epoch = FULL_EPOCH
+        self._session_id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
         self._known: dict[TopicPartition, FetchFrom] = {}
 
     def knows(self, partition: TopicPartition) -> bool:
@@ -47,9 +45,9 @@ class FetchSession:
 
     def request(self, wanted: Mapping[TopicPartition, FetchFrom]) -> SessionRequest:
         """The next request, for everything that should be fetched now."""
-        if self._epoch == FULL_EPOCH:
+        if self._epoch == INITIAL_EPOCH:
             self._known = dict(wanted)
-            return SessionRequest(0, FULL_EPOCH, dict(wanted), {})
+            return SessionRequest(NO_SESSION, INITIAL_EPOCH, dict(wanted), {})
         changed = {partition: source for partition, source in wanted.items() if self._known.get(partition) != source}
         forgotten = {p: source.topic_id for p, source in self._known.items() if p not in wanted}
         for partition, source in changed.items():
@@ -62,16 +60,16 @@ class FetchSession:
 
     def on_response(self, session_id: int) -> None:
         """A response without a session error has arrived."""
-        if session_id == 0:
+        if session_id == NO_SESSION:
             self.reset()  # the broker's session cache is full: every request is a full fetch
         elif session_id != self._session_id:
-            self._session_id, self._epoch = session_id, 1
+            self._session_id, self._epoch = session_id, next_epoch(INITIAL_EPOCH)
         else:
-            self._epoch = 1 if self._epoch == INT32_MAX else self._epoch + 1
+            self._epoch = next_epoch(self._epoch)
 
     def reset(self) -> None:
         """Makes the next request a full fetch."""
-        self._session_id, self._epoch, self._known = 0, FULL_EPOCH, {}
+        self._session_id, self._epoch, self._known = NO_SESSION, INITIAL_EPOCH, {}
 
 
 def fetch_request(config: ConsumerConfig, asked: SessionRequest, max_wait_ms: int, version: int) -> FetchRequest:
