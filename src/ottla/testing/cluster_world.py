@@ -35,9 +35,9 @@ Result = TypeVar("Result")
 DATA = "/data"
 PORT = 9092
 PAUSE_S = 0.02
-"""Between two looks at a condition that a story waits for."""
+"""The interval in which a condition that a story waits for is checked."""
 RESTART_S = 0.5
-"""How long a supervisor waits before it starts a broker again that did not start."""
+"""How long a supervisor waits before it retries a failed start."""
 EVENTS_SHOWN = 60
 
 
@@ -74,11 +74,11 @@ class SimBroker:
         return self.host is not None and self.host.is_paused
 
     def monotonic(self) -> MonotonicMs:
-        """Every machine counts from another start: a time of one means nothing on another."""
+        """Every machine counts from a different start: a time of one is meaningless on another."""
         return MonotonicMs(self.world.loop.monotonic() + self._started_ms)
 
     async def start(self) -> None:
-        """Starts the broker, again and again until it runs, as a supervisor does. Does nothing if it runs."""
+        """Starts the broker, and retries until it runs, as a supervisor does. Does nothing if it is running."""
         if self.is_up:
             return
         for _ in range(600):
@@ -96,7 +96,7 @@ class SimBroker:
                     self._power_off()
                 await asyncio.sleep(RESTART_S)
                 if self.is_up:
-                    return  # started by somebody else
+                    return  # started by another task
             else:
                 self.world.note(f"{self} is up" if host.alive else f"{self} was killed while it started")
                 return
@@ -123,7 +123,7 @@ class SimBroker:
         )
 
     def kill(self, *, power_loss: bool = False) -> None:
-        """Like SIGKILL: everything that was written stays. With `power_loss`, only synced data is sure to stay."""
+        """Like SIGKILL: everything that was written stays. With `power_loss`, only synced data is guaranteed."""
         if not self.is_up:
             return
         self.world.note(f"{self} {'loses power' if power_loss else 'is killed'}")
@@ -160,11 +160,11 @@ class SimBroker:
 
     def resume(self) -> None:
         if self.host is not None and self.host.is_paused:
-            self.world.note(f"{self} goes on")
+            self.world.note(f"{self} is resumed")
             self.host.resume()
 
     async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs something on this machine. Returns when it is done or the machine is dead."""
+        """Runs a coroutine on this machine. Returns when it is done or the machine is dead."""
         assert self.host is not None
         over: asyncio.Future[None] = self.world.loop.create_future()
 
@@ -181,7 +181,7 @@ class SimBroker:
 
 
 class ClusterWorld:
-    """Several brokers, a metadata store and any number of clients. What happens in a run depends on the seed alone."""
+    """Several brokers, a metadata store and any number of clients. A run depends on its seed alone."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class ClusterWorld:
         self.hub = SimStoreHub(self.network, notices_death=notices_death)
         self.session_timeout_ms = session_timeout_ms
         self.clock_skew_ms = clock_skew_ms
-        """The wall clocks of the brokers differ by up to twice as much."""
+        """The wall clocks of two brokers differ by up to twice this."""
         self.settings = {name.replace("_", "."): value for name, value in settings.items()}
         self.settings_of = settings_of or {}
         """Further settings of single brokers, by id."""
@@ -253,7 +253,7 @@ class ClusterWorld:
     store = STORE
 
     def heal(self) -> None:
-        """Ends all partitions, and lets paused machines go on."""
+        """Ends all partitions, and resumes paused machines."""
         self.note("all connections are healed")
         self.network.heal()
         self.hub.is_away = False
@@ -287,7 +287,7 @@ class ClusterWorld:
         """Waits for a condition, in simulated time."""
         deadline = self.loop.time() + patience_s
         while not condition():
-            assert self.loop.time() < deadline, f"after {patience_s} s still not: {what}"
+            assert self.loop.time() < deadline, f"timed out after {patience_s} s: {what}"
             await asyncio.sleep(PAUSE_S)
 
     # --- clients ------------------------------------------------------------------------------------------

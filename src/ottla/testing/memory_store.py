@@ -21,7 +21,7 @@ from ottla.metadata.store import (
 
 
 class Session(Protocol):
-    """What the tree needs of a session: it is told about every commit."""
+    """What the tree needs of a session: to notify it of every commit."""
 
     def enqueue(self, changes: list[Change]) -> None: ...
 

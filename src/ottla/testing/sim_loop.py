@@ -66,7 +66,7 @@ class SimHost:
             callback()
 
     def pause(self) -> None:
-        """Like SIGSTOP: no code of this machine runs until `resume`, while time goes on for all others. Its
+        """Like SIGSTOP: no code of this machine runs until `resume`, while time continues for all others. Its
         connections stay open, and accept bytes and new connections."""
         self.is_paused = True
 
@@ -78,7 +78,7 @@ class SimHost:
             guarded.run_late(self.loop)
 
     def hold(self, guarded: "_Guarded") -> None:
-        """Keeps a callback for the time after the pause."""
+        """Queues a callback until the end of the pause."""
         self._held.append(guarded)
 
 
@@ -95,7 +95,7 @@ def host_context(host: SimHost | None) -> contextvars.Context:
 
 
 def _abandon(task: asyncio.Task[Any]) -> None:
-    """Keeps asyncio and Python from warning about a task that never gets to its end."""
+    """Keeps asyncio and Python from warning about a task that never completes."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001 (asyncio has no public switch)
     coroutine = task.get_coro()
     if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
@@ -103,7 +103,7 @@ def _abandon(task: asyncio.Task[Any]) -> None:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """Closes the coroutine of an abandoned task, whatever it does about that: Python would complain, and later."""
+    """Closes the coroutine of an abandoned task, and ignores its errors: otherwise Python would report them later."""
     coroutine = task.get_coro()
     for _ in range(CLOSE_ATTEMPTS):
         try:
@@ -111,7 +111,7 @@ def _close(task: asyncio.Task[Any]) -> None:
                 coroutine.close()
             return
         except Exception:
-            # It awaits something in a `finally` block, or meets a loop that is over.
+            # It awaits something in a `finally` block, or uses a loop that has ended.
             continue
 
 
@@ -173,7 +173,7 @@ class SimLoop(asyncio.SelectorEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         if self.is_over:
-            # Python closes the coroutines of abandoned tasks some time later; what they still want is not done.
+            # Python closes the coroutines of abandoned tasks some time later; callbacks that they schedule are dropped.
             return asyncio.Handle(callback, args, self, context)
         host = _current_host.get() if context is None else context.get(_current_host)
         if host is None:
@@ -235,12 +235,12 @@ class SimLoop(asyncio.SelectorEventLoop):
         return self.network
 
     def bury(self, task: asyncio.Task[Any]) -> None:
-        """Keeps a task that never gets to its end. Python would close its coroutine and so run its `finally` blocks."""
+        """Keeps a task that never completes: Python would close its coroutine, which runs its `finally` blocks."""
         _abandon(task)
         self._graveyard.append(task)
 
     def run(self, main: Coroutine[Any, Any, Result]) -> Result:
-        """Runs `main` and returns its result. Tasks that are left then are dropped without running them further."""
+        """Runs `main` and returns its result. Remaining tasks are dropped without running them further."""
         asyncio.set_event_loop(self)
         try:
             return self.run_until_complete(main)
@@ -264,7 +264,7 @@ class SimClock:
 
     >>> loop = SimLoop()
     >>> clock = SimClock(loop)
-    >>> clock.jump(-60_000)  # somebody sets it back by a minute
+    >>> clock.jump(-60_000)  # set it back by a minute
     >>> clock() - loop.clock()
     -60000
     """
@@ -307,7 +307,7 @@ class _Guarded:
         loop.call_soon(self._unless_cancelled, context=self.context)
 
     def _unless_cancelled(self) -> None:
-        # What runs first after a pause may cancel what was due later in it.
+        # The first callbacks after a pause may cancel those that were due later.
         handle, self.handle = self.handle, None
         if handle is None or not handle.cancelled():
             self.callback(*self.args)

@@ -106,7 +106,7 @@ class SimNetwork:
         return self.loop.random.uniform(*self.delay_ms) / 1000
 
     def abandon(self) -> None:
-        """The loop has ended. No connection counts as left open."""
+        """The loop has ended: forgets all connections, so that none is reported as left open."""
         for pair in self.connections:
             for transport in pair:
                 transport.closing = True

@@ -1,4 +1,4 @@
-"""A metadata store on a machine of its own: requests take time, sessions time out, connections to it fail.
+"""A metadata store on a separate machine: requests take time, sessions time out, connections to it fail.
 
 >>> hub = SimStoreHub(network)
 >>> store = hub.session("broker-1", session_timeout_ms=3_000)     # a MetadataStore, used on that machine
@@ -23,11 +23,11 @@ PROCESS_DEATH_S = 0.011
 """How long it takes until a store on the same machine notices that a process has died."""
 RETRY_S = 0.1
 ORDER_S = 1e-9
-"""Between two things that arrive in order."""
+"""The minimum time between two messages that arrive in order."""
 
 
 class SimStoreHub:
-    """The store itself: entries, sessions and their timeouts. It never fails; the way to it does."""
+    """The store itself: entries, sessions and their timeouts. It never fails; connections to it do."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class SimStoreHub:
         """Whether a killed process loses its session at once, as on one machine, or after its timeout."""
         self.tree = MemoryTree()
         self.is_away = False
-        """While it is set, nobody can reach the store."""
+        """While it is set, the store is unreachable."""
 
     def session(self, host_name: str, *, session_timeout_ms: int) -> "SimStore":
         """A store object for a broker on this machine."""
@@ -60,7 +60,7 @@ class SimStoreHub:
         return self.loop.random.uniform(*self.delay_ms) / 1000
 
     def later(self, delay_s: float, callback: Callable[..., None], *args: Any) -> None:
-        """Runs a callback on the store's own machine, whatever happens to the machine that asked for it."""
+        """Runs a callback on the store's own machine, whatever happens to the machine that requested it."""
         self.loop.call_later(delay_s, callback, *args, context=host_context(None))
 
     def open_session(self, store: "SimStore") -> "_Feed":
@@ -186,7 +186,7 @@ class SimStore(MetadataStore):
             raise
 
     async def _ask(self, action: Callable[[], Result]) -> Result:
-        """Runs `action` on the store. StoreUnavailable if no answer comes: it may have run, or may still run."""
+        """Runs `action` on the store. Raises StoreUnavailable on a timeout: it may have run, or may still run."""
         loop, hub = asyncio.get_running_loop(), self.hub
         answer: asyncio.Future[Result] = loop.create_future()
         here = contextvars.copy_context()
@@ -194,7 +194,7 @@ class SimStore(MetadataStore):
 
         def arrive(*, is_late: bool = False) -> None:
             if not hub.is_reachable(self.host_name):
-                # Some requests are lost with their connection. Others are sent again below it, and arrive late.
+                # Some requests are lost with their connection. Others are retransmitted, and arrive late.
                 if not is_late and hub.loop.random.random() < 0.5:
                     late_s = hub.loop.random.uniform(0, 2) * hub.request_timeout_ms / 1000
                     hub.later(late_s, lambda: arrive(is_late=True))
@@ -237,7 +237,7 @@ class SimStore(MetadataStore):
     # --- notices of changes -------------------------------------------------------------------------------
 
     def notify_later(self, feed: _Feed, delay_s: float) -> None:
-        """The broker is told about changes after a while."""
+        """Notifies the broker of changes after a delay."""
         loop = self.hub.loop
         if feed is self._feed and not loop.is_closed():
             loop.call_at(self._next_arrival(delay_s), self._notify, feed, context=self._context)

@@ -33,7 +33,7 @@ BOOTSTRAP = f"127.0.0.1:{PORT}"
 
 
 class World:
-    """One broker and any number of clients. What happens in a run depends on the seed alone."""
+    """One broker and any number of clients. A run depends on its seed alone."""
 
     def __init__(self, seed: int, **settings: str) -> None:
         self.seed = seed
@@ -88,7 +88,7 @@ class World:
         await self._host.start(self.broker.start())
 
     def kill_broker(self, *, power_loss: bool = False) -> None:
-        """Like SIGKILL: everything that was written stays. With `power_loss`, only synced data is sure to stay."""
+        """Like SIGKILL: everything that was written stays. With `power_loss`, only synced data is guaranteed."""
         assert self._host is not None
         assert self._disk is not None
         assert self._store is not None

@@ -1,1 +1,1 @@
-"""Checks a Kafka cluster for anomalies: runs clients, injects faults, and examines the history of what they saw."""
+"""Checks a Kafka cluster for anomalies: runs clients, injects faults, and checks the history of what they saw."""

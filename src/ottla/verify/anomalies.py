@@ -21,19 +21,19 @@ class Kind(enum.Enum):
     )
     OWN_READ = "own uncommitted read", "a transaction received a record that it has sent itself"
     INCONSISTENT_OFFSET = "inconsistent offset", "two different records were seen at one offset, or one moved"
-    ASTRAY = "astray", "a record is in another partition than the one that it was sent to"
-    REORDERED = "reordered send", "records of one producer are stored in another order than they were sent in"
+    ASTRAY = "astray", "a record is in a different partition than the one it was sent to"
+    REORDERED = "reordered send", "records of one producer are stored in a different order than they were sent"
     STEP_BACK = "step back", "a consumer received an offset again, or a lower one, without a seek or a rebalance"
-    SKIP = "skip", "a consumer did not receive a record that lies between two that it received"
+    SKIP = "skip", "a consumer did not receive a record between two that it received"
     CYCLE = "circular information flow (G1c)", "transactions have read each other's records in a circle"
     COPY_TWICE = "copied twice", "a record was copied by two committed transactions"
-    NOT_COPIED = "not copied", "a record was left out, although the copier's committed offset has passed it"
-    COPY_ORDER = "copies out of order", "copies of one partition are in another order than the originals"
+    NOT_COPIED = "not copied", "a record was skipped, although the copier's committed offset has passed it"
+    COPY_ORDER = "copies out of order", "copies of one partition are in a different order than the originals"
     NOT_PROCESSED = "not processed", "a group's committed offset has passed a record that no member received"
     TWO_OWNERS = "two owners", "two members owned one partition in one generation of the group"
     OFFSET_BACK = "committed offset stepped back", "a group's committed offset is lower than one acknowledged before"
     ZOMBIE_COMMIT = "zombie commit", "a commit of an old generation was accepted after a newer one had begun"
-    NO_PROGRESS = "no progress", "a client did nothing successfully for a long time although no fault was active"
+    NO_PROGRESS = "no progress", "no operation of a client succeeded for a long time although no fault was active"
 
     def __new__(cls, label: str, definition: str) -> "Kind":
         kind = object.__new__(cls)
@@ -50,7 +50,7 @@ class Evidence(NamedTuple):
     operation: int
     """Its number in the history."""
     note: str
-    """What it did that matters here, as in `sent 17 to orders-0`."""
+    """The relevant part of what it did, as in `sent 17 to orders-0`."""
     sent: tuple[Sent, ...] = ()
     polled: tuple[Read, ...] = ()
 

@@ -31,9 +31,9 @@ CHECKS: tuple[Callable[[Knowledge], Iterator[Anomaly]], ...] = (
 
 
 def check(history: History) -> list[Anomaly]:
-    """Everything that is wrong."""
+    """All anomalies of a history."""
     was_enabled = gc.isenabled()
-    gc.disable()  # nothing here is a circle, and a collection would visit millions of objects
+    gc.disable()  # there are no reference cycles here, and a collection would visit millions of objects
     try:
         known = learn(history)
         return [anomaly for find in CHECKS for anomaly in find(known)]

@@ -8,7 +8,7 @@ from ottla.verify.knowledge import Knowledge
 
 
 def check_copies(known: Knowledge) -> Iterator[Anomaly]:
-    """The copies in the log against the originals below the committed offsets of the copiers."""
+    """Compares the copies in the log with the originals below the committed offsets of the copiers."""
     originals: dict[int, int] = {}
     passed: dict[str, tuple[int, int]] = {}
     """Input partition -> (committed offset, operation)."""

@@ -13,7 +13,7 @@ from ottla.verify.history import FAIL, Read
 from ottla.verify.knowledge import Knowledge
 
 STARTS_MAX = 50
-"""A shortest circle is looked for from so many transactions of each tangle."""
+"""The number of transactions per group from which a shortest circle is searched."""
 
 
 def check_cycles(known: Knowledge) -> Iterator[Anomaly]:
@@ -45,7 +45,7 @@ def _dependencies(known: Knowledge) -> dict[int, dict[int, Read]]:
 
 
 def _without_ends(edges: dict[int, dict[int, Read]]) -> dict[int, dict[int, Read]]:
-    """Removes, again and again, what nothing leads to and what leads nowhere. Circles remain, and ways between them."""
+    """Repeatedly removes transactions without incoming or outgoing edges. Circles and the paths between them remain."""
     for _ in range(2):
         incoming: dict[int, int] = dict.fromkeys(edges, 0)
         for readers in edges.values():
@@ -71,7 +71,7 @@ def _without_ends(edges: dict[int, dict[int, Read]]) -> dict[int, dict[int, Read
 
 
 def _shortest_circle(edges: dict[int, dict[int, Read]], start: int) -> list[int]:
-    """The shortest way from a transaction back to itself; empty if there is none."""
+    """The shortest path from a transaction back to itself; empty if there is none."""
     came_from: dict[int, int] = {}
     queue = deque([start])
     while queue:

@@ -1,4 +1,4 @@
-"""The end of a run: what is in the topics when nobody writes any more. OWNER."""
+"""The end of a run: reads everything in the topics after all writers have stopped. OWNER."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -26,13 +26,13 @@ READ_AT_ONCE = 5_000
 POLL_S = 0.5
 ASK_AGAIN_S = 0.2
 HANG_AFTER_S = 240.0
-"""Longer than the timeouts of any call of a client together, and of its end."""
+"""Longer than the sum of all timeouts of a client's call, including its close."""
 
 Settings = Mapping[str, str]
 
 
 class FinalRead:
-    """Reads everything. What cannot be read although the cluster should work is noted in `history.stuck`."""
+    """Reads everything. Failures, although the cluster should work, are recorded in `history.stuck`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class FinalRead:
             try:
                 producer.init()
             except Trouble:
-                pass  # then the transaction times out
+                pass  # the transaction times out
             finally:
                 producer.crash()
 
@@ -67,7 +67,7 @@ class FinalRead:
             all_within(HANG_AFTER_S, "taking over transactional ids", acts)
 
     def wait_for_groups(self, groups: Mapping[str, str]) -> None:
-        """Returns when the groups have committed the end of their topics."""
+        """Waits until the groups have committed the end of their topics."""
         deadline = monotonic() + self._patience_s
         lags = dict.fromkeys(groups, "not known")
         while lags and monotonic() < deadline:
@@ -167,7 +167,7 @@ class FinalRead:
         if problem:
             recorder.history.stuck.append(f"the final read with {library.name}, {isolation}, {problem}")
             for part in parts:
-                part.kind = POLL  # it does not show what is missing
+                part.kind = POLL  # an incomplete read does not prove that a record is missing
             return
         last = recorder.begin(Operation(client, FINAL, isolation=isolation))
         last.offsets = {partition_name(*place): end for place, end in ends.items()}

@@ -1,4 +1,4 @@
-"""Consumer groups: one owner per partition and generation, offsets that never step back, no record left out. Pure."""
+"""Consumer groups: one owner per partition and generation, offsets that never step back, no record skipped. Pure."""
 
 import bisect
 from collections import defaultdict
@@ -13,7 +13,7 @@ Place = tuple[str, str]
 
 
 def check_owners(known: Knowledge) -> Iterator[Anomaly]:
-    """Generations are known only if the client tells them."""
+    """Generations are known only if the client reports them."""
     owners: dict[tuple[str, int, str], int] = {}
     for number, operation in enumerate(known.history.operations):
         if operation.kind != ASSIGNED or operation.generation < 0:
@@ -31,7 +31,7 @@ def check_owners(known: Knowledge) -> Iterator[Anomaly]:
 
 
 def check_zombies(known: Knowledge) -> Iterator[Anomaly]:
-    """Once a member has its assignment in a generation, commits of earlier ones must be refused."""
+    """Once a member has its assignment in a generation, commits of earlier ones must be rejected."""
     begun: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for number, operation in enumerate(known.history.operations):
         if operation.kind == ASSIGNED and operation.generation >= 0 and operation.ended_us >= 0:
@@ -71,7 +71,7 @@ def check_committed_offsets(known: Knowledge) -> Iterator[Anomaly]:
     """Offset -> the transaction that was aborted."""
     possible: dict[Place, set[int]] = defaultdict(set)
     events: list[tuple[int, int, int]] = []
-    """(time, 0 for a commit's end or 1 for the start of a question, operation)."""
+    """(time, 0 for the end of a commit or 1 for the start of a lookup, operation)."""
     for number, operation in enumerate(known.history.operations):
         if operation.kind == FETCH_OFFSETS and operation.outcome == OK:
             events.append((operation.started_us, 1, number))
@@ -99,7 +99,7 @@ def check_committed_offsets(known: Knowledge) -> Iterator[Anomaly]:
                     f"the committed offset of {operation.group} is {partition}@{offset}, from an aborted transaction",
                     [
                         Evidence(author, f"committed {partition}@{offset} in a transaction that was aborted"),
-                        Evidence(number, f"asked for the committed offset of {partition}: {offset}"),
+                        Evidence(number, f"looked up the committed offset of {partition}: {offset}"),
                     ],
                 )
             elif not is_question:
@@ -111,7 +111,7 @@ def check_committed_offsets(known: Knowledge) -> Iterator[Anomaly]:
                     f"{operation.group} had committed {partition}@{best[0]}; later the committed offset is {shown}",
                     [
                         Evidence(best[1], f"committed {partition}@{best[0]}: acknowledged"),
-                        Evidence(number, f"asked for the committed offset of {partition}: {shown}"),
+                        Evidence(number, f"looked up the committed offset of {partition}: {shown}"),
                     ],
                 )
 

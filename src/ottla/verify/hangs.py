@@ -1,6 +1,6 @@
-"""OWNER of limits: whatever takes too long is reported with the line where it is stuck, and the run goes on.
+"""OWNER of time limits: a step that takes too long is reported with the line where it is stuck, and the run continues.
 
-All times are monotonic: they do not change when somebody sets the clock of the machine.
+All times are monotonic: setting the clock of the machine does not affect them.
 """
 
 import faulthandler
@@ -16,17 +16,17 @@ from ottla.verify.workers.recorder import Recorder
 
 STALL = "stall"
 STALL_S = 3.0
-"""If this program was not scheduled for longer, its clients and deadlines say nothing about the cluster."""
+"""If this program was not scheduled for longer, its timeouts prove nothing about the cluster."""
 LOOK_S = 0.25
 HANG_S = 120.0
-"""If no thread of Python could run for this long, the stacks of all are written to the standard error."""
+"""If no Python thread could run for this long, the stacks of all threads are written to standard error."""
 ASK_S = 0.1
 FRAMES = 6
 T = TypeVar("T")
 
 
 class Hang(Exception):
-    """Something did not end. The text says what, and where it is stuck."""
+    """A step did not end. The text names it, and where it is stuck."""
 
 
 def hang_of(what: str, seconds: float, thread: threading.Thread) -> Hang:
@@ -43,14 +43,14 @@ def place_of(thread: threading.Thread) -> str:
 
 
 def within(seconds: float, what: str, act: Callable[[], T], *, progress: Callable[[], object] = lambda: None) -> T:
-    """Does something that has to end. The time begins again whenever `progress()` changes."""
+    """Runs `act` with a time limit, which restarts whenever `progress()` changes."""
     return all_within(seconds, what, [act], progress=progress)[0]
 
 
 def all_within(
     seconds: float, what: str, acts: Sequence[Callable[[], T]], *, progress: Callable[[], object] = lambda: None
 ) -> list[T]:
-    """The same for several things side by side. Raises the first error when all have ended."""
+    """The same for several concurrent acts. Raises the first error when all have ended."""
     calls = [_Call(what, act) for act in acts]
     for call in calls:
         call.start()
@@ -69,7 +69,7 @@ def all_within(
 
 
 class _Call(threading.Thread, Generic[T]):
-    """A daemon: one that hangs does not keep the program from ending, as those of an executor do."""
+    """A daemon thread: unlike those of an executor, one that hangs does not keep the program from exiting."""
 
     def __init__(self, what: str, act: Callable[[], T]) -> None:
         super().__init__(name=f"verify-{what}", daemon=True)
@@ -85,8 +85,8 @@ class _Call(threading.Thread, Generic[T]):
 
 
 class StallWatch:
-    """Notices times in which this program could not run: the machine was suspended, or too busy, or a library holds
-    the interpreter. Such a time is recorded like a fault: nobody can be expected to make progress in it."""
+    """Detects times in which this program could not run: the machine was suspended or overloaded, or a library held the
+    GIL. Such a time is recorded as a fault: no client can make progress in it."""
 
     def __init__(self, recorder: Recorder, say: Callable[[str], None]) -> None:
         self._recorder = recorder

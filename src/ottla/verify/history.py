@@ -1,4 +1,4 @@
-"""What the clients of a run did and what they were told: operations, faults, and the whole history. Pure.
+"""What the clients of a run did and the responses they got: operations, faults, and the whole history. Pure.
 
 Every record has a unique number as its value. Each operation ends ok, fail (it certainly had no effect) or unknown. The
 last operations of a history are the final reads: every partition, from the beginning to the end.
@@ -25,7 +25,7 @@ class Sent(NamedTuple):
     """As in `orders-3`: text is hashed once, and there are millions of them."""
     value: int
     offset: int = -1
-    """Where the broker says that it is stored; -1 if it does not say."""
+    """The offset that the broker acknowledged; -1 if unknown."""
 
 
 class Read(NamedTuple):
@@ -53,7 +53,7 @@ class Operation:
     end_started_us: int = -1
     """When the commit or abort of a transaction was requested; -1: never, or not a transaction."""
     session: int = 0
-    """Counts the instances and assignments of this client: order is kept within one session only."""
+    """Counts the instances and assignments of this client: order is guaranteed within one session only."""
     isolation: str = COMMITTED
     from_start: bool = True
     """Whether the session's reading begins at the first offset of each partition."""
@@ -72,7 +72,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Fault:
-    """Something that was done to a broker, and when it was undone. Times are in microseconds of the run."""
+    """A fault of a broker, and when it was healed. Times are in microseconds of the run."""
 
     kind: str
     brokers: tuple[int, ...]
@@ -90,9 +90,9 @@ class History:
     """In the order in which they were started, for each client."""
     faults: list[Fault] = field(default_factory=list)
     about: dict[str, object] = field(default_factory=dict)
-    """How the run was made: command, seed, cluster, versions. The checker uses `patience_s` of it."""
+    """The parameters of the run: command, seed, cluster, versions. The checker uses `patience_s`."""
     stuck: list[str] = field(default_factory=list)
-    """What never ended although the cluster was healthy, one sentence each, as the run noticed it."""
+    """Steps that never ended although the cluster was healthy, one sentence each."""
 
     def finals(self, isolation: str) -> Iterator[tuple[int, Operation]]:
         """The final reads with this isolation level."""

@@ -25,7 +25,7 @@ _PLAIN = (
 
 
 def to_lines(history: History) -> Iterator[str]:
-    """Fields with their default value are left out: a history may have millions of operations."""
+    """Fields with their default value are omitted: a history may have millions of operations."""
     yield json.dumps({"ottla-verify": FORMAT, "about": history.about, "stuck": history.stuck})
     for fault in history.faults:
         yield json.dumps(

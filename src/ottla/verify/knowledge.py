@@ -1,4 +1,4 @@
-"""What a history says about each record and each offset: one pass over all operations. Pure."""
+"""Indexes a history by record and offset, in one pass over all operations. Pure."""
 
 import bisect
 from collections import defaultdict
@@ -59,7 +59,7 @@ class Knowledge:
 
     @property
     def deepest(self) -> str:
-        """The isolation level of the final read that shows most."""
+        """The isolation level of the final read that shows the most records."""
         return UNCOMMITTED if UNCOMMITTED in self.logs else COMMITTED
 
 

@@ -12,7 +12,7 @@ PATIENCE_S = 60.0
 
 
 def check_progress(known: Knowledge) -> Iterator[Anomaly]:
-    """A client that tries without success, through a calm time that is longer than the patience, is stuck."""
+    """A client whose operations all fail during a calm time longer than the patience is stuck."""
     history = known.history
     given = history.about.get("patience_s", PATIENCE_S)
     patience_us = int(float(given) * 1e6) if isinstance(given, int | float) else int(PATIENCE_S * 1e6)
@@ -63,7 +63,7 @@ def _judge(
     if calm_us >= patience_us:
         yield Anomaly(
             Kind.NO_PROGRESS,
-            f"{client} did nothing successfully for {(end_us - start_us) / 1e6:.1f} s from {start_us / 1e6:.1f} s on, "
+            f"{client} had no success for {(end_us - start_us) / 1e6:.1f} s from {start_us / 1e6:.1f} s on, "
             f"{calm_us / 1e6:.1f} s of them without a fault",
             [Evidence(number, "the first operation of this time")],
         )

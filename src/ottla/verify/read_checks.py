@@ -64,7 +64,7 @@ def _forbidden(
 
 
 def check_offsets(known: Knowledge) -> Iterator[Anomaly]:
-    """Everybody sees the same record at an offset, and the broker acknowledged that one."""
+    """All readers see the same record at an offset, and the broker acknowledged that one."""
     seen: dict[str, dict[int, tuple[int, int]]] = {}
     reported: set[tuple[str, int]] = set()
     for number, operation in enumerate(known.history.operations):
@@ -113,7 +113,7 @@ def _acknowledged_elsewhere(number: int, sent: Sent, found: tuple[int, int]) -> 
 
 
 def check_poll_order(known: Knowledge) -> Iterator[Anomaly]:
-    """Within a session, a consumer reads each partition forward and leaves nothing out."""
+    """Within a session, a consumer reads each partition forward and skips nothing."""
     tracks: dict[tuple[str, int], dict[str, tuple[int, int]]] = {}
     for number, operation in enumerate(known.history.operations):
         if not operation.polled or operation.kind == FINAL:

@@ -28,13 +28,13 @@ class Saboteur(Protocol):
     """Injects faults while the run lasts."""
 
     def begin(self, recorder: Recorder, progress_since: Callable[[int], list[str]]) -> None:
-        """`progress_since(time)` names the clients that have not succeeded in anything since that time of the run."""
+        """`progress_since(time)` names the clients without a successful operation since that time of the run."""
 
     def check(self) -> None:
-        """Raises Hang if it makes no progress, and what it has failed with."""
+        """Raises Hang if it makes no progress, or the error it has failed with."""
 
     def end(self) -> None:
-        """Heals everything and injects nothing any more. Raises like `check`."""
+        """Heals everything and stops injecting faults. Raises like `check`."""
 
 
 class Run:
@@ -61,7 +61,7 @@ class Run:
         self.topics: list[str] = []
 
     def stop(self) -> None:
-        """Ends the run early; the final read is done nevertheless. For signal handlers."""
+        """Ends the run early, but still does the final read. For signal handlers."""
         self._over.set()
 
     def execute(self) -> History:
@@ -99,7 +99,7 @@ class Run:
         return self.recorder.history
 
     def _note_hang(self, hang: Hang) -> None:
-        """What was recorded so far is checked nevertheless."""
+        """Records a hang. The history so far is still checked."""
         text = str(hang)
         if text not in self.recorder.history.stuck:
             self._say(f"hangs: {text}")
@@ -130,7 +130,7 @@ class Run:
         return idle
 
     def _finish(self, stage: Stage) -> None:
-        """The last phase of R2: nobody writes, everything is read."""
+        """The last phase of R2: writers have stopped, everything is read."""
         recorder, history = self.recorder, self.recorder.history
         for worker in stage.workers:
             worker.settle()
@@ -152,12 +152,12 @@ class Run:
         )
 
     def _limited(self, what: str, act: Callable[[], None]) -> None:
-        """Every step has timeouts of its own. A client library may not keep them."""
+        """Every step has its own timeouts, but a client library may not respect them."""
         operations = self.recorder.history.operations
         within(HANG_AFTER_S + self.options.patience_s, what, act, progress=lambda: len(operations))
 
     def _await_progress(self, stage: Stage) -> None:
-        """Everybody has to succeed in something after the last fault."""
+        """Every client must have a successful operation after the last fault."""
         healed_us = self.recorder.now_us()
         deadline = monotonic() + self.options.patience_s
         while (idle := self._idle_since(stage, healed_us)) and monotonic() < deadline:
@@ -166,7 +166,7 @@ class Run:
         for client in idle:
             worker = next(each for each in stage.workers if each.client == client)
             self.recorder.history.stuck.append(
-                f"{client} succeeded in nothing within {self.options.patience_s:g} s after the last fault; "
+                f"{client} had no success within {self.options.patience_s:g} s after the last fault; "
                 f"its latest errors: {'; '.join(worker.troubles[-3:]) or 'none'}"
             )
 
@@ -190,8 +190,8 @@ def _raise_crashes(workers: Sequence[Worker]) -> None:
 
 
 def topic_configs(replicas: int) -> dict[str, str]:
-    """An acknowledgement must mean that the record survives the loss of a broker. Nothing may be deleted, whatever the
-    defaults of the cluster are: a record that has expired would look like a lost one."""
+    """An acknowledged record must survive the loss of a broker. Nothing may be deleted, whatever the defaults of the
+    cluster are: an expired record would look like a lost one."""
     return {
         "min.insync.replicas": str(max(1, replicas - 1)),
         "unclean.leader.election.enable": "false",

@@ -11,7 +11,7 @@ from ottla.verify.history import FAIL, FINAL, OK, UNKNOWN, History, Operation
 WIDTH, LEFT, RIGHT = 1160, 168, 24
 BAR, ROW, LANE_GAP, ROWS_MAX = 13, 17, 9, 5
 BREAK = 34
-"""Between two parts of the time axis."""
+"""The space between two parts of the time axis."""
 LINE = 22
 COLOURS = {OK: "#34a37a", FAIL: "#e0a030", UNKNOWN: "#9aa1ad"}
 FAULT_COLOURS = {"kill": "#e5484d", "pause": "#8e6bd8", "partition": "#3b82d6", "clock": "#c58a00"}
@@ -77,7 +77,7 @@ def draw(history: History, anomaly: Anomaly) -> str:
 
 
 def _parts(history: History, numbers: Sequence[int]) -> list[Part]:
-    """The times around the offending operations, next to each other; long times in between are left out."""
+    """The times around the offending operations, next to each other; long gaps between them are omitted."""
     spans = []
     for number in numbers:
         operation = history.operations[number]
@@ -282,7 +282,7 @@ def _axis(part: Part, top: float, bottom: float) -> list[str]:
 
 
 def _break(x: float, top: float, bottom: float) -> str:
-    """Time is left out here."""
+    """Marks a gap in the time axis."""
     steps = []
     y, side = top - 6, 0
     while y < bottom:

@@ -18,22 +18,22 @@ WORKLOADS = ("list-append", "transactions", "copier", "groups")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is made."""
+    """The options of a run."""
 
     workloads: tuple[str, ...] = WORKLOADS
     seconds: float = 60.0
     seed: int = 0
     clients: int = 3
-    """Of each role of each workload."""
+    """The number of clients of each role of each workload."""
     partitions: int = 3
-    """Of each topic."""
+    """The number of partitions of each topic."""
     rate: float = 40.0
-    """Operations per second and client."""
+    """Operations per second of each client."""
     patience_s: float = 60.0
     prefix: str = "ottla-verify"
-    """Of the names of topics, groups and transactional ids."""
+    """The prefix of the names of topics, groups and transactional ids."""
     replication_factor: int = -1
-    """-1: three, or as many as there are brokers."""
+    """-1: three, or the number of brokers if there are fewer."""
 
     def __post_init__(self) -> None:
         for name in self.workloads:
@@ -43,11 +43,11 @@ class Options:
 
 @dataclass(slots=True)
 class Stage:
-    """What a run needs to set up, start and look at."""
+    """The topics, workers and groups of a run."""
 
     topics: list[str] = field(default_factory=list)
     writers: list[Worker] = field(default_factory=list)
-    """End first; the others may still have to read what they wrote."""
+    """These stop first; the others may still have to read the records they wrote."""
     followers: list[Worker] = field(default_factory=list)
     """Groups that must reach the end of their topic."""
     readers: list[Worker] = field(default_factory=list)

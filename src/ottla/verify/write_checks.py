@@ -1,4 +1,4 @@
-"""What was sent must be in the log, once, in its place and in order; transactions as a whole or not at all. Pure."""
+"""Sent records must be in the log once, in the right place and order; transactions completely or not at all. Pure."""
 
 from collections.abc import Iterator
 
@@ -95,7 +95,7 @@ def _absence(known: Knowledge, sent: Sent) -> Evidence:
 
 
 def _displaced(number: int, sent: Sent, found: tuple[str, int, int]) -> Anomaly:
-    """A record that is in another place than the client or the broker said."""
+    """A record that is not where the client sent it, or where the broker acknowledged it."""
     partition, offset, reader = found
     if partition != sent.partition:
         kind, what = Kind.ASTRAY, f"sent to {sent.partition}"

@@ -1,4 +1,4 @@
-"""librdkafka for a run, through confluent-kafka, which has to be installed by the user. OWNER."""
+"""librdkafka for a run, through confluent-kafka, which the user has to install. OWNER."""
 
 import contextlib
 import importlib
@@ -23,7 +23,7 @@ _STABLE_S = 4.0
 """How long a new assignment waits for transactions that hold its offsets: less than max.poll.interval.ms."""
 _ASK_S = 1.0
 _SILENT = logging.getLogger("ottla.verify.librdkafka")
-"""librdkafka would print fatal errors. Its logs go here, and are shown to those who configure this logger."""
+"""librdkafka would print fatal errors. Its logs go here instead, and are shown if this logger is configured."""
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
@@ -33,7 +33,7 @@ def is_installed() -> bool:
 
 
 class ConfluentLibrary:
-    """Makes clients of confluent-kafka."""
+    """Creates clients of confluent-kafka."""
 
     name = "confluent"
 
@@ -173,7 +173,7 @@ class ConfluentConsumer:
         """An assignment that is not reported yet."""
         self._changes = 0
         self._kept: Received | None = None
-        """A message that came after a rebalance, in a call that had messages from before it."""
+        """A message that arrived after a rebalance, in a call that already had messages from before it."""
         self._at_end: set[Place] = set()
         self._failure: Trouble | None = None
         """Why this consumer does not know where to continue."""
@@ -201,8 +201,8 @@ class ConfluentConsumer:
         self.consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
 
     def _committed_positions(self, places: list[Place]) -> list[Any]:
-        """Where to continue. Not left to librdkafka (2.16 and before), which starts over if a transaction holds the
-        offset of a partition that it gets again: it takes an old answer UNSTABLE_OFFSET_COMMIT for "no offset"."""
+        """Where to continue. Not left to librdkafka (up to 2.16), which starts over if a transaction holds the offset
+        of a partition that is assigned again: it mistakes a stale UNSTABLE_OFFSET_COMMIT for "no offset"."""
         deadline = monotonic() + _STABLE_S
         while places:
             try:
@@ -216,9 +216,9 @@ class ConfluentConsumer:
         return []
 
     def poll(self, seconds: float, most: int) -> list[Received]:
-        """One message at a time: only so is it known which of them came before a rebalance.
+        """Reads one message at a time, to know which of them arrived before a rebalance.
 
-        What came before is returned first. The change is reported when the next call begins to return what came after.
+        Those are returned first. The change is reported when the next call begins to return later ones.
         """
         found: list[Received] = []
         kept, self._kept = self._kept, None
@@ -252,7 +252,7 @@ class ConfluentConsumer:
         if error is None:
             self._at_end.discard(place)
             return _received(message)
-        # Errors of the connection are temporary here; others show as missing records.
+        # Connection errors are temporary here; others show up as missing records.
         if error.code() == self._module.KafkaError._PARTITION_EOF:
             self._at_end.add(place)
         return None

@@ -23,7 +23,7 @@ _QUICK = {
 
 
 class OwnLibrary:
-    """Makes Ottla's clients."""
+    """Creates Ottla's clients."""
 
     name = "ottla"
 

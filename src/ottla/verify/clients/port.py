@@ -1,4 +1,4 @@
-"""What a workload needs of a Kafka client library, so that each can be used. Pure."""
+"""The interface of a Kafka client library for the workloads. Pure."""
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
@@ -45,12 +45,12 @@ class ProducerPort(Protocol):
     def init(self) -> None: ...
     def begin(self) -> None: ...
     def add_offsets(self, offsets: Mapping[Place, int], consumer: "ConsumerPort") -> None:
-        """As the member that the consumer was at its last poll(): it may have lost its partitions since (KIP-447)."""
+        """Uses the consumer's membership at its last poll(): it may have lost its partitions since (KIP-447)."""
 
     def commit(self) -> None: ...
     def abort(self) -> None: ...
     def crash(self) -> None:
-        """Ends it at once: nothing is flushed or aborted."""
+        """Ends it immediately: nothing is flushed or aborted."""
 
 
 class ConsumerPort(Protocol):
@@ -67,7 +67,7 @@ class ConsumerPort(Protocol):
         """-1 for partitions without a committed offset."""
 
     def generation(self) -> int:
-        """Of the group; -1 if the library does not tell it."""
+        """The generation of the group; -1 if the library does not report it."""
 
     def is_at_end(self, ends: Mapping[Place, int]) -> bool:
         """Whether everything below these offsets was received. For consumers with assigned partitions."""
@@ -76,7 +76,7 @@ class ConsumerPort(Protocol):
 
 
 class ClientLibrary(Protocol):
-    """Makes clients. `settings` of the run (brokers, security) are known to it."""
+    """Creates clients, with the settings of the run (brokers, security)."""
 
     name: str
 

@@ -1,1 +1,1 @@
-"""A cluster on this machine whose brokers can be killed, paused, cut off, and shown a wrong time."""
+"""A cluster on this machine whose brokers can be killed, paused, cut off, and given a wrong clock."""

@@ -1,8 +1,8 @@
 """OWNER of proxies between clients, brokers and the metadata store, whose links can be cut.
 
 A cut link loses nothing and reports nothing: bytes wait, as they do on a network that drops every packet. When the link
-heals, connections continue, except those that one side has given up meanwhile: what they still had to deliver is gone.
-The sender of a connection is known from its first request: brokers call themselves `broker-<id>`.
+heals, connections continue, except those that one side has closed meanwhile: their undelivered bytes are lost.
+The client id in the first request identifies the sender of a connection: brokers use `broker-<id>`.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Links:
     def open(self, target: str, port: int, source: str = "") -> int:
         """Starts a proxy for a server on this machine and returns its port.
 
-        `target` names the server. `source` names who connects; without it, the first request tells.
+        `target` names the server. `source` names the sender; without it, the first request identifies it.
         """
         return self._call(self._open(target, port, source))
 
@@ -118,7 +118,7 @@ class Links:
             if link in self._cut:
                 await self._until_healed(link)
                 if reader.at_eof() or writer.is_closing():
-                    return  # given up meanwhile
+                    return  # closed meanwhile
             writer.write(piece)
             with contextlib.suppress(ConnectionError):
                 await writer.drain()

@@ -31,7 +31,7 @@ QUICK = {
     "broker.heartbeat.interval.ms": "500",
     "replica.lag.time.max.ms": "2000",
 }
-"""Faults are noticed soon, and coordinators move with few partitions."""
+"""Faults are detected quickly, and coordinators with few partitions move quickly."""
 
 
 def parse_cluster(text: str) -> int:
@@ -121,7 +121,7 @@ class LocalCluster:
 
     @property
     def log(self) -> str:
-        """What the brokers have logged, one after the other."""
+        """The logs of all brokers, one after the other."""
         return "\n".join(f"--- broker {node_id}\n{broker.log}" for node_id, broker in enumerate(self.brokers))
 
     def kill(self, broker: int) -> None:
@@ -137,12 +137,12 @@ class LocalCluster:
         self._links.cut(*self._links_of(broker, side))
 
     def shift_clock(self, broker: int, shift_ms: int) -> None:
-        """Makes the wall clock of a broker wrong by so much, from now on."""
+        """Shifts the wall clock of a broker, from now on."""
         with open(self._shift_file(broker), "r+b") as file:
             file.write(shift_ms.to_bytes(8, "little", signed=True))
 
     def restore(self) -> list[str]:
-        """Ends all faults. Returns what could not be undone: one sentence for each broker that does not start."""
+        """Ends all faults. Returns one sentence for each broker that does not start."""
         for node_id, broker in enumerate(self.brokers):
             self._links.heal(*self._links_of(node_id, FROM_ALL))
             self.shift_clock(node_id, 0)
@@ -152,17 +152,17 @@ class LocalCluster:
         return [problem for problem in problems if problem]
 
     def _start(self, node_id: int) -> str:
-        """Returns what is wrong; an empty text if the broker runs."""
+        """Returns the error; an empty text if the broker runs."""
         try:
-            self.brokers[node_id].stop()  # forgets a process that has ended by itself
+            self.brokers[node_id].stop()  # forgets a process that has crashed
             self.brokers[node_id].start()
         except OttlaError as error:
             return f"broker {node_id} does not start: {error.message} ({error.hint})"
         return ""
 
     def unexpected_ends(self) -> list[str]:
-        """Brokers that are not running. Ask before faults begin: those that were killed do not run either."""
-        return [f"broker {n} has ended by itself" for n, broker in enumerate(self.brokers) if not broker.is_running]
+        """Brokers that are not running. Call it before faults begin: killed ones are not running either."""
+        return [f"broker {n} has crashed" for n, broker in enumerate(self.brokers) if not broker.is_running]
 
     def _links_of(self, broker: int, side: str) -> list[tuple[str, str]]:
         name = f"broker-{broker}"

@@ -13,11 +13,11 @@ from ottla.verify.workers.recorder import Recorder
 FIRST_CALM_S = 1.0
 ASK_S = 0.1
 RESTORE_LIMIT_S = 180.0
-"""Healing takes longer only if something hangs: a broker may take a minute to start, and a minute to stop before."""
+"""Healing takes longer only if something hangs: a broker may take a minute to stop, and a minute to start."""
 
 
 class Nemesis:
-    """Runs in its own thread. Nothing is broken any more when `end` returns."""
+    """Runs in its own thread. All faults are healed when `end` returns."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Nemesis:
         return hang_of("the nemesis", self._restore_limit_s, self._thread)
 
     def _expect(self, seconds: float) -> None:
-        """The next step may take this long, and what healing may take."""
+        """Sets the deadline of the next step: this long, plus the limit for healing."""
         self._due = monotonic() + seconds + self._restore_limit_s
 
     def _run(self) -> None:

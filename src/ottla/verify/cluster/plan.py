@@ -1,4 +1,4 @@
-"""Which faults happen when: random, but decided by the seed alone. Pure."""
+"""Which faults happen when: random, but determined by the seed alone. Pure."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class Injection(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """Faults that begin and end together, and the time of peace that follows."""
+    """Faults that begin and end together, and the calm time that follows."""
 
     injections: tuple[Injection, ...]
     seconds: float
@@ -54,7 +54,7 @@ def parse_faults(text: str) -> tuple[str, ...]:
 
 
 def episodes(seed: int, kinds: Sequence[str], brokers: int, *, has_remote_store: bool = False) -> Iterator[Episode]:
-    """Endless. Mostly one broker is struck; sometimes two at once, of which every kind appears."""
+    """Endless. Most episodes hit one broker, a quarter two at once, each with any kind of fault."""
     rng = random.Random(f"{seed} faults")
     sides = [FROM_BROKERS, FROM_CLIENTS, FROM_ALL] + [FROM_STORE] * has_remote_store
     while True:

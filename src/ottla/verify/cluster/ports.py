@@ -4,7 +4,7 @@ import socket
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses at the moment."""
+    """Ports that are not in use at the moment."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     try:
         return [int(probe.getsockname()[1]) for probe in probes]

@@ -18,7 +18,7 @@ from ottla.verify.workers.worker import Worker
 ABORT_SHARE = 0.1
 COPIED_AT_ONCE = 40
 STALL_SHARE = 0.01
-"""Of the copies during which the copier hangs until its group has given its partitions to others."""
+"""The fraction of copies during which the copier hangs until its group has reassigned its partitions."""
 STALL_S = 8.0
 
 

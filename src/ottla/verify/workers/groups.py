@@ -1,4 +1,4 @@
-"""Workload groups: members come and go, and commit what they have received."""
+"""Workload groups: members join and leave, and commit the records they received."""
 
 from ottla.verify.clients.port import ClientLibrary, ConsumerPort, Place, Trouble
 from ottla.verify.history import (
@@ -18,7 +18,7 @@ from ottla.verify.workers.worker import Worker
 
 
 class Member(Worker):
-    """A member of a group. It leaves and joins again, now and then."""
+    """A member of a group. It leaves and rejoins now and then."""
 
     def __init__(
         self, name: str, library: ClientLibrary, recorder: Recorder, seed: int, rate: float, topic: str, *, group: str
@@ -26,7 +26,7 @@ class Member(Worker):
         super().__init__(name, library, recorder, seed, rate)
         self.topic, self.group = topic, group
         self._owned: set[Place] | None = None
-        """Set when the assignment has changed, until that is recorded."""
+        """Set from a change of the assignment until it is recorded."""
         self._generation = -1
 
     def live(self) -> None:
@@ -99,7 +99,7 @@ class Member(Worker):
         try:
             consumer.commit(offsets)
         except Trouble as trouble:
-            # A member that has lost its partitions is told so; the next poll() makes it join again.
+            # A member that has lost its partitions gets an error; the next poll() rejoins.
             self.recorder.end(operation, UNKNOWN, str(trouble))
             self.note(trouble)
         else:
@@ -107,7 +107,7 @@ class Member(Worker):
 
 
 def fetch_offsets(worker: Worker, consumer: ConsumerPort, places: set[Place], group: str) -> None:
-    """Asks for committed offsets and records the answer."""
+    """Looks up committed offsets and records the response."""
     operation = worker.recorder.begin(Operation(worker.client, FETCH_OFFSETS, session=worker.session, group=group))
     try:
         found = consumer.committed(places)

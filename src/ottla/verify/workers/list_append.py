@@ -41,7 +41,7 @@ class Sender(Worker):
                     self._send(producer, pending)
                     producer.serve(0)
                 self.pace()
-            # An orderly end of most lives: otherwise the last records of each would be of unknown fate.
+            # Most instances end cleanly: otherwise the outcome of the last records of each would be unknown.
             if self.random.random() < 0.7:
                 self._drain(producer, pending)
         finally:
@@ -69,7 +69,7 @@ class Sender(Worker):
         try:
             producer.send(self.topic, partition, b"%d" % value, delivered)
         except Trouble as trouble:
-            # It may have been queued nevertheless.
+            # It may have been queued anyway.
             self.recorder.end(operation, UNKNOWN, str(trouble))
             raise
 

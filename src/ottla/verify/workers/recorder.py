@@ -9,7 +9,7 @@ from ottla.verify.history import OK, UNKNOWN, Fault, History, Operation, Read, p
 
 
 class Recorder:
-    """The history of a run while it is made."""
+    """The history of a run in progress."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.history = History()
@@ -25,7 +25,7 @@ class Recorder:
         return int((self._monotonic() - self._start_s) * 1e6)
 
     def next_value(self) -> int:
-        """A number that no other record has."""
+        """A unique number for a record."""
         return next(self._values)
 
     def begin(self, operation: Operation) -> Operation:
@@ -45,7 +45,7 @@ class Recorder:
             self.last_success_us[operation.client] = now
 
     def give_up(self, operation: Operation, error: str) -> None:
-        """Nobody will learn how this operation ended."""
+        """Marks an operation whose outcome will never be known."""
         if operation.ended_us < 0:
             self.end(operation, UNKNOWN, error)
 

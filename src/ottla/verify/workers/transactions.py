@@ -15,16 +15,16 @@ from ottla.verify.workers.worker import Worker
 COMMIT_ATTEMPTS = 3
 ABORT_SHARE = 0.2
 OFFSETS_SHARE = 0.5
-"""Of the transactions that have received records."""
+"""The fraction that commits offsets, of the transactions that have received records."""
 CRASH_SHARE = 0.02
 ZOMBIE_SHARE = 0.03
-"""Of the transactions that are fenced by another instance before they end, and continue nevertheless."""
+"""The fraction of transactions that another instance fences before they end, and that continue anyway."""
 
 
 def finish(worker: Worker, producer: ProducerPort, operation: Operation, *, is_commit: bool) -> None:
-    """Commits or aborts a transaction and records its outcome. Raises Trouble if the producer is of no use any more.
+    """Commits or aborts a transaction and records its outcome. Raises Trouble if the producer is unusable.
 
-    Unless a commit has been requested, the transaction certainly fails, whatever happens.
+    Unless its commit was requested, the transaction certainly fails.
     """
     recorder = worker.recorder
     if not is_commit:
@@ -52,7 +52,7 @@ def finish(worker: Worker, producer: ProducerPort, operation: Operation, *, is_c
 
 
 def end_aborted(worker: Worker, producer: ProducerPort, operation: Operation, why: str = "") -> None:
-    """Aborts. Even if that fails, the transaction cannot be committed any more: nobody has asked for it."""
+    """Aborts. Even if that fails, the transaction cannot become committed: its commit was never requested."""
     operation.end_started_us = worker.recorder.now_us()
     try:
         producer.abort()
@@ -82,7 +82,7 @@ class TransactionWorker(Worker):
         self.topic, self.partitions = topic, partitions
         self.transactional_id, self.group = transactional_id, group
         self._highest: dict[Place, int] = {}
-        """The offsets that were to be committed last."""
+        """The offsets of the last attempted commit."""
 
     def live(self) -> None:
         consumer = self.library.consumer(self.client, COMMITTED, self.group)
@@ -99,7 +99,7 @@ class TransactionWorker(Worker):
             consumer.close()
 
     def _instance(self, consumer: ConsumerPort, reading: int) -> None:
-        """One producer, until it meets an error that it cannot get over. The consumer continues behind it."""
+        """One producer, until an error that it cannot recover from. The consumer outlives it."""
         producer = self.library.producer(self.client, self.transactional_id)
         try:
             producer.init()
@@ -132,7 +132,7 @@ class TransactionWorker(Worker):
                 records = consumer.poll(0.02, 50)
                 operation.polled += reads(records)
                 offsets |= {(each.topic, each.partition): each.offset + 1 for each in records}
-        # A new consumer reads from the beginning again; what was committed must not step back for that reason.
+        # A new consumer reads from the beginning again, but committed offsets must not step back.
         offsets = {place: offset for place, offset in offsets.items() if offset > self._highest.get(place, 0)}
         if offsets and self.random.random() < OFFSETS_SHARE:
             self._highest |= offsets
@@ -152,7 +152,7 @@ class TransactionWorker(Worker):
         finish(self, producer, operation, is_commit=is_commit)
 
     def _fence(self) -> None:
-        """Another instance with the same transactional id takes over, for a moment."""
+        """Another instance with the same transactional id takes over for a moment."""
         other = self.library.producer(f"{self.client}-heir", self.transactional_id)
         try:
             other.init()

@@ -11,7 +11,7 @@ PAUSE_AFTER_TROUBLE_S = 0.1
 
 
 class Worker(threading.Thread):
-    """Calls `live` again and again: each call is the life of one instance of the client."""
+    """Calls `live` in a loop: each call is the life of one instance of the client."""
 
     def __init__(self, name: str, library: ClientLibrary, recorder: Recorder, seed: int, rate: float) -> None:
         super().__init__(name=f"verify-{name}", daemon=True)
@@ -25,16 +25,16 @@ class Worker(threading.Thread):
         self.troubles: list[str] = []
         """The latest errors, for reports."""
         self.crash: BaseException | None = None
-        """A mistake in this program, not of the cluster."""
+        """A bug in this program, not in the cluster."""
         self._ending = threading.Event()
         self._settling = threading.Event()
 
     def settle(self) -> None:
-        """From now on the worker causes no trouble of its own."""
+        """From now on the worker does not cause failures itself."""
         self._settling.set()
 
     def stop(self) -> None:
-        """Asks the worker to end after its current operation."""
+        """Makes the worker end after its current operation."""
         self._settling.set()
         self._ending.set()
 
@@ -55,7 +55,7 @@ class Worker(threading.Thread):
                 except Trouble as trouble:
                     self.note(trouble)
                     self._ending.wait(PAUSE_AFTER_TROUBLE_S)
-        except BaseException as error:  # reported by the run, which cannot vouch for this workload any more
+        except BaseException as error:  # reported by the run: its result for this workload is no longer reliable
             self.crash = error
 
     def live(self) -> None:
@@ -65,7 +65,7 @@ class Worker(threading.Thread):
         self.troubles = [*self.troubles[-9:], str(trouble)]
 
     def hang(self, seconds: float) -> None:
-        """Does nothing for a while. Not at the end of a run, when only delays of the cluster count."""
+        """Does nothing for a while. Not at the end of a run, when only the cluster may cause delays."""
         self._settling.wait(seconds)
 
     def pace(self) -> None:
