@@ -173,10 +173,10 @@ async def create(cluster: Cluster) -> None:
         which = "the first 1,000 partitions" if number == 0 else "the last 1,000 partitions"
         if number in (0, len(chunks) - 1):
             with cluster.cpu(f"create {which}: CPU per partition", "µs", per_partition):
-                created = await metadata.create_topics(chunk)
+                created = await metadata.changes.create_topics(chunk)
                 await metadata.applied()
         else:
-            created = await metadata.create_topics(chunk)
+            created = await metadata.changes.create_topics(chunk)
         assert all(each.error == 0 for each in created), created[0]
     await cluster.settle()
     mine = sum(1 for _ in cluster.broker.services.replicas.replicas())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata.follower import MetadataFollower
+from ottla.metadata.cluster_changes import ClusterChanges
 from ottla.testing.cluster_world import ClusterWorld, SimBroker
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from tests.support.seeds import each_seed
@@ -163,14 +163,14 @@ def test_transactions_survive_the_deaths_and_pauses_of_coordinators(seed: int) -
 def test_no_producer_id_is_given_twice(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even if a broker does not learn whether its block of ids was committed, or dies with ids left."""
     given: list[range] = []
-    allocate = MetadataFollower.allocate_producer_ids
+    allocate = ClusterChanges.allocate_producer_ids
 
-    async def watched(self: MetadataFollower, count: int = 1) -> int:
+    async def watched(self: ClusterChanges, count: int = 1) -> int:
         first = await allocate(self, count)
         given.append(range(first, first + count))
         return first
 
-    monkeypatch.setattr(MetadataFollower, "allocate_producer_ids", watched)
+    monkeypatch.setattr(ClusterChanges, "allocate_producer_ids", watched)
 
     async def story(world: ClusterWorld, load: Load) -> None:
         for number in range(8):

@@ -362,7 +362,7 @@ def test_changes_that_two_brokers_make_at_once_are_both_kept(seed: int) -> None:
         async def change(broker: SimBroker, name: str, value: str) -> None:
             assert broker.broker is not None
             asked = ResourceChange(ResourceType.TOPIC, PLAIN, (ConfigChange(name, value),))
-            await broker.broker.services.metadata.incremental_alter_configs([asked])
+            await broker.broker.services.metadata.changes.incremental_alter_configs([asked])
 
         changes = zip(world.brokers.values(), settings.items(), strict=True)
         await asyncio.gather(*(change(broker, name, value) for broker, (name, value) in changes))

@@ -101,11 +101,11 @@ def without_epoch_of_coordinators(patch: Patch) -> None:
 
 
 async def plain_id(services: Any) -> int:
-    return int(await services.metadata.allocate_producer_ids(1))
+    return int(await services.metadata.changes.allocate_producer_ids(1))
 
 
 async def create_or_raise(name: str, services: Any) -> str:
-    await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
+    await services.metadata.changes.ensure_topics([services.settings.automatic_topic(services.image, name)])
     return ""
 
 

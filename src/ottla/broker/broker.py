@@ -63,8 +63,8 @@ STOP_GRACE_MS = 3_000
 LEAVE_TIMEOUT_MS = 2_000
 """How long a broker that stops tries to hand over its leadership."""
 REDIRECT_MS = 200
-"""How long a broker goes on answering after it handed over: the next request of a client is answered with the new
-leader. A client whose connection ends first has to look for the leader, and connects to this broker again and again."""
+"""How long a broker keeps answering after it handed over: the next request of a client is answered with the new leader.
+A client that is disconnected before has to search for the leader, and keeps reconnecting to this broker."""
 
 
 class Broker:
@@ -174,7 +174,7 @@ class Broker:
         self._metadata = metadata
         write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
         if self._scram_users is not None:
-            self._scram_users.secret = await metadata.scram_secret()
+            self._scram_users.secret = await metadata.changes.scram_secret()
         self._peers = peers = BrokerPeers(
             config.node_id,
             inter_broker_listener(config),
@@ -228,7 +228,7 @@ class Broker:
             everyone = authorizer.allow_everyone_if_no_acl_found
             if not (everyone or authorizer.super_users or metadata.image.acls):
                 log.warning(
-                    "there is an authorizer, but neither a super user nor an ACL: nobody may add one. Set super.users."
+                    "authorizer: there are neither super users nor ACLs, so nobody can add any; set super.users"
                 )
             metadata.subscribe(self._apply_acls)
         metadata.subscribe(self._apply_settings)
@@ -267,7 +267,7 @@ class Broker:
         self._quotas.apply(image)
 
     def _apply_acls(self, image: ClusterImage) -> None:
-        """From now on requests are decided by the ACLs of this image."""
+        """Applies the ACLs of this image to requests from now on."""
         authorizer = self.services.authorizer
         if authorizer is not None and image.acls is not authorizer.acls:
             self.services.authorizer = authorizer.with_acls(image.acls)
@@ -310,7 +310,7 @@ class Broker:
         except OSError as error:
             raise OttlaError(
                 f"cannot use {path} as metadata file: {error.strerror or error}",
-                "choose a file in a directory you can write to with --metadata PATH",
+                "Choose a file in a directory you can write to with --metadata PATH.",
             ) from None
         return path
 
@@ -322,7 +322,7 @@ class Broker:
         except OSError as error:
             raise OttlaError(
                 f"cannot use {path} as data directory: {error.strerror or error}",
-                "choose a directory you can write to with --data DIR",
+                "Choose a directory you can write to with --data DIR.",
             ) from None
 
     async def _listen(self, server: Server, listeners: list[Listener]) -> None:
@@ -342,7 +342,7 @@ class Broker:
         self.endpoints = advertised_endpoints(self.config, self.listeners, _host_name)
 
     async def _start_http(self, address: str) -> None:
-        """Before anything slow: a broker that loads its logs is alive, and says so."""
+        """Before anything slow: a broker that loads its logs is alive, and must report so."""
         self.http = http = HttpEndpoint()
         http.pages |= self.health.pages()
         try:
@@ -488,13 +488,13 @@ def _limits(config: BrokerConfig) -> Limits:
 
 def _cannot_listen(address: str, error: OSError, option: str = "--listen") -> OttlaError:
     if error.errno == errno.EADDRINUSE:
-        hint = f"stop the process that listens there, or choose another port with {option} HOST:PORT (0 for a free one)"
+        hint = f"Stop the process that listens there, or choose another port with {option} HOST:PORT (0: a free one)."
         return OttlaError(f"cannot listen on {address}: the port is in use", hint)
     hints = {
-        errno.EACCES: f"ports below 1024 require privileges; choose a higher one with {option} HOST:PORT",
-        errno.EADDRNOTAVAIL: f"this machine does not have that address; choose another with {option} HOST:PORT",
+        errno.EACCES: f"Ports below 1024 require privileges; choose a higher one with {option} HOST:PORT.",
+        errno.EADDRNOTAVAIL: f"This machine does not have that address; choose another with {option} HOST:PORT.",
     }
-    hint = hints.get(error.errno or 0, f"choose another address with {option} HOST:PORT")
+    hint = hints.get(error.errno or 0, f"Choose another address with {option} HOST:PORT.")
     return OttlaError(f"cannot listen on {address}: {error.strerror or error}", hint)
 
 

@@ -131,7 +131,7 @@ class Coordinators:
         from ottla.coordinator.runtime import CoordinatorRuntime
 
         self._history = GroupHistory(
-            self._metadata,
+            self._metadata.changes,
             self.replicas,
             lambda: Settings(self._config).automatic_topic(self._metadata.image, REBALANCES_TOPIC),
             self._peers,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from ottla.coordinator.group.history import Rebalanced
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
+from ottla.metadata.cluster_changes import ClusterChanges
 from ottla.metadata.controller import NewTopic
-from ottla.metadata.follower import MetadataFollower
 from ottla.net.backoff import Backoff
 from ottla.protocol.record_batch import build_batch
 from ottla.replication.replica_manager import ReplicaManager
@@ -26,12 +26,12 @@ _PARTITION = TopicPartition(REBALANCES_TOPIC, 0)
 _LANE = "history"
 
 WAITING_MAX = 1_000
-"""How many notes are kept while the topic cannot be written; the oldest are dropped."""
+"""How many entries are kept while the topic cannot be written; the oldest are dropped."""
 WAITING_BYTES = 4 * 1024 * 1024
 BATCH_BYTES = 256 * 1024
 NOTE_BYTES = 128 * 1024
 NOTE_PARTITIONS = 20_000
-"""Very large groups have long assignments: a larger note only has the number of partitions of each member."""
+"""Very large groups have long assignments: a larger entry only has the number of partitions of each member."""
 WRITE_TIMEOUT_MS = 5_000
 RETRIES = 10
 RETRY = Backoff(100, 5_000)
@@ -42,7 +42,7 @@ _RETRIED = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-"""The partition's leader is changing, or has not heard of the new topic yet."""
+"""The partition's leader is changing, or does not know the new topic yet."""
 
 Row = tuple[int, bytes, bytes, tuple[()]]
 
@@ -52,12 +52,12 @@ class GroupHistory:
 
     def __init__(
         self,
-        metadata: MetadataFollower,
+        changes: ClusterChanges,
         replicas: ReplicaManager,
         new_topic: Callable[[], NewTopic],
         peers: "BrokerPeers | None" = None,
     ) -> None:
-        self._metadata = metadata
+        self._changes = changes
         self._replicas = replicas
         self._new_topic = new_topic
         self._peers = peers
@@ -107,7 +107,7 @@ class GroupHistory:
 
     async def _write(self) -> None:
         if self._leader() is None:
-            await self._metadata.ensure_topics([self._new_topic()])
+            await self._changes.ensure_topics([self._new_topic()])
         while self._waiting:
             await self._write_batch(build_batch(self._take()))
 

@@ -1,22 +1,25 @@
 """Changes to the cluster on request: topics, settings, features, producer ids. Any broker can make them.
 
-`MetadataFollower` inherits these calls. Each applies a rule of another module to the current image, and retries if
+`MetadataFollower.changes` has these calls. Each applies a rule of another module to the current image, and retries if
 another broker commits first.
+
+Rules that a broker does not need to start are imported on first use, in the functions below: this keeps its start fast.
 """
 
 import asyncio
 import functools
 import logging
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata import records
+from ottla.metadata import elections, features, reassignments, records
 from ottla.metadata.decisions import Decision, Put
-from ottla.metadata.image import NO_IMAGE, ClusterImage
+from ottla.metadata.image import ClusterImage
+from ottla.metadata.registration import unregister
 from ottla.metadata.store import Conflict, Create, MetadataStore, SessionExpired, Set, StoreUnavailable
+from ottla.security.acls import check_binding
 from ottla.types import ZERO_UUID, uuid4_from, uuid_to_text
 
 if TYPE_CHECKING:
@@ -44,37 +47,42 @@ CREATED_AT_ONCE = 10
 """Topics per commit of these, so that other requests are served in between."""
 
 
-class ClusterChanges(ABC):
+class Submit(Protocol):
+    """Decides from the current image and commits. Subscribers have applied the changes when it returns."""
+
+    async def __call__(self, decide: Decide[R]) -> R: ...
+
+
+class ClusterChanges:
     """The calls of handlers that change the cluster."""
 
-    def __init__(self, store: MetadataStore, rules: "Rules") -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        rules: "Rules",
+        *,
+        submit: Submit,
+        catch_up: Callable[[], Awaitable[None]],
+        image: Callable[[], ClusterImage],
+        broker_id: Callable[[], int],
+    ) -> None:
+        """`image` is the basis of decisions. `catch_up` returns when it has all changes committed before the call."""
         self._store = store
         self._rules = rules
-        self._image = NO_IMAGE
-        """The basis of decisions; differs from the published image only while joining."""
-        self._lock = asyncio.Lock()
+        self._submit = submit
+        self._catch_up = catch_up
+        self._image = image
+        self._broker_id = broker_id
         self._creating: dict[str, asyncio.Task[list[TopicResult]]] = {}
         self._producer_ids = range(0)
-
-    @property
-    @abstractmethod
-    def broker_id(self) -> int: ...
-
-    @abstractmethod
-    async def _submit(self, decide: Decide[R], *, repeatable: bool = False) -> R:
-        """Decides from the current image and commits. Subscribers have applied the changes when this returns.
-        `repeatable` decisions are made again in every session."""
-
-    @abstractmethod
-    async def _catch_up(self) -> None:
-        """Returns when the image has every change that was committed before this call."""
+        self._taking_producer_ids = asyncio.Lock()
 
     # Administrative changes are logged with the client that requested them (`by`).
 
     async def create_topics(
         self, topics: "Sequence[NewTopic]", *, validate_only: bool = False, by: str = ""
     ) -> "list[TopicResult]":
-        from ottla.metadata import change_log, controller  # imported on first use, for a quick start
+        from ottla.metadata import change_log, controller
 
         results = await self._submit(
             lambda image: controller.create_topics(
@@ -102,7 +110,7 @@ class ClusterChanges(ABC):
         missing = [topic for topic in topics if topic.name not in self._creating]
         # Clients retry topics that are still unknown.
         missing = missing[: max(0, CREATING_MAX - len(self._creating))]
-        results = controller.create_topics(self._image, missing, self._rules, new_topic_id).reply
+        results = controller.create_topics(self._image(), missing, self._rules, new_topic_id).reply
         possible = {result.name for result in results if result.error == ErrorCode.NONE and not refuses(result)}
         wanted = [topic for topic in missing if topic.name in possible]
         for start in range(0, len(wanted), CREATED_AT_ONCE):
@@ -116,6 +124,10 @@ class ClusterChanges(ABC):
             self._creating[topic.name] = task
         task.add_done_callback(lambda _: [self._creating.pop(topic.name, None) for topic in topics])
         return task
+
+    async def finish(self) -> None:
+        """Returns when the topics that are being created in the background have been created, or have failed."""
+        await asyncio.gather(*set(self._creating.values()), return_exceptions=True)
 
     async def ensure_topics(self, topics: "Iterable[NewTopic]") -> "list[TopicResult]":
         """Creates topics on first use. Concurrent calls for the same topic share one creation."""
@@ -169,7 +181,7 @@ class ClusterChanges(ABC):
 
         results = await self._submit(
             lambda image: config_changes.alter_configs(
-                image, requests, self._rules, self.broker_id, incremental=incremental, validate_only=validate_only
+                image, requests, self._rules, self._broker_id(), incremental=incremental, validate_only=validate_only
             )
         )
         if not validate_only:
@@ -215,11 +227,11 @@ class ClusterChanges(ABC):
         self, updates: "Sequence[FeatureUpdate]", *, validate_only: bool = False, by: str = ""
     ) -> None:
         """Raises INVALID_UPDATE_VERSION if one of the levels cannot be set; then none is."""
-        from ottla.metadata import change_log, features
+        from ottla.metadata import change_log
 
-        before = self._image.features
+        before = self._image().features
         await self._submit(lambda image: features.update_features(image, updates, validate_only=validate_only))
-        for name, level in self._image.features.items():
+        for name, level in self._image().features.items():
             if before.get(name) != level:
                 change_log.log_change(f"feature {name} is now at level {level}", by)
 
@@ -228,7 +240,6 @@ class ClusterChanges(ABC):
     async def create_acls(self, bindings: "Sequence[AclBinding]", *, by: str = "") -> "list[KafkaError | None]":
         """Adds ACLs. Returns an error or None for each of them."""
         from ottla.metadata import acl_changes, change_log
-        from ottla.security.acls import check_binding
 
         results: dict[AclBinding, KafkaError | None] = {}
         wanted: dict[ResourcePattern, list[AccessControlEntry]] = {}
@@ -272,8 +283,6 @@ class ClusterChanges(ABC):
     async def elect_leaders(
         self, election_type: "ElectionType", partitions: "Sequence[TopicPartition]"
     ) -> "list[ElectionResult]":
-        from ottla.metadata import elections
-
         results: list[ElectionResult] = []
         for chunk in _chunks(partitions, elections.MAX_CHANGES):
             decide: Decide[list[ElectionResult]] = functools.partial(
@@ -286,7 +295,7 @@ class ClusterChanges(ABC):
     async def alter_partition_reassignments(
         self, requests: "Sequence[Reassignment]", *, allow_replication_factor_change: bool = True, by: str = ""
     ) -> "list[ReassignmentResult]":
-        from ottla.metadata import change_log, elections, reassignments
+        from ottla.metadata import change_log
 
         results: list[ReassignmentResult] = []
         for chunk in _chunks(requests, elections.MAX_CHANGES):
@@ -306,7 +315,6 @@ class ClusterChanges(ABC):
     async def unregister_broker(self, broker_id: int, *, by: str = "") -> None:
         """Raises BROKER_ID_NOT_REGISTERED, or INVALID_REQUEST if the broker is running."""
         from ottla.metadata import change_log
-        from ottla.metadata.registration import unregister
 
         await self._submit(lambda image: unregister(image, broker_id))
         change_log.log_change(f"broker {broker_id} unregistered", by)
@@ -324,14 +332,14 @@ class ClusterChanges(ABC):
     async def _take_producer_id_block(self, count: int) -> None:
         from ottla.metadata import controller
 
-        async with self._lock:
+        async with self._taking_producer_ids:
             if len(self._producer_ids) >= count:
                 return
             for _ in range(MAX_ATTEMPTS):
                 try:
                     stored = await self._store.get(records.PRODUCER_ID_BLOCK)
                     decision = controller.next_producer_id_block(
-                        self.broker_id, None if stored is None else stored.value, count
+                        self._broker_id(), None if stored is None else stored.value, count
                     )
                     (put,) = decision.changes
                     assert isinstance(put, Put)

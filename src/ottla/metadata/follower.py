@@ -54,8 +54,8 @@ EXPIRY_SLACK_MS = 2_000
 """How much later than its timeout a store may end a session."""
 
 
-class MetadataFollower(ClusterChanges):
-    """One broker's view of the cluster, and the calls to change it."""
+class MetadataFollower:
+    """One broker's view of the cluster. The calls of clients to change it are in `changes`."""
 
     def __init__(
         self,
@@ -65,10 +65,13 @@ class MetadataFollower(ClusterChanges):
         config: ControllerConfig | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        super().__init__(store, rules)
+        self._store = store
+        self._rules = rules
         self._config = config or ControllerConfig()
         self._clock = clock
         self._joining: Joining | None = None
+        self._image = NO_IMAGE
+        """The basis of decisions; differs from the published image only while joining."""
         self._published = NO_IMAGE
         self._versions: dict[str, int] = {}
         self._subscribers: list[Subscriber] = []
@@ -83,6 +86,16 @@ class MetadataFollower(ClusterChanges):
         self._lost = LostBrokers()
         self._stop_watching: Callable[[], None] = lambda: None
         self._publishing = False
+        self._lock = asyncio.Lock()
+        """Held while a decision is made and committed: a broker does not compete with itself."""
+        self.changes = ClusterChanges(
+            store,
+            rules,
+            submit=self._submit,
+            catch_up=self._catch_up,
+            image=lambda: self._image,
+            broker_id=lambda: self.broker_id,
+        )
 
     @property
     def image(self) -> ClusterImage:
@@ -205,7 +218,7 @@ class MetadataFollower(ClusterChanges):
         if self._duties is not None:
             await asyncio.gather(self._duties, return_exceptions=True)
             self._duties = None
-        await asyncio.gather(*set(self._creating.values()), return_exceptions=True)
+        await self.changes.finish()
         if self._proposals is not None:
             await self._proposals.stop()
         self._stop_watching()
@@ -378,6 +391,7 @@ class MetadataFollower(ClusterChanges):
             raise not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
 
     async def _catch_up(self) -> None:
+        """Returns when the image has every change that was committed before this call."""
         try:
             await self._store.sync()
         except (SessionExpired, StoreUnavailable) as error:

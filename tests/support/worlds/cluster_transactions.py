@@ -75,7 +75,7 @@ class ClusterStage:
         await self.world.until(lambda: len(self.services(0).image.brokers) == 3, "broker 0 knows all brokers")
         compacted = (("cleanup.policy", "compact"),)
         metadata = self.services(0).metadata
-        results = await metadata.create_topics(
+        results = await metadata.changes.create_topics(
             [
                 NewTopic("t", assignments=on(0, 1, 2)),
                 NewTopic("__transaction_state", assignments=on(COORDINATOR), configs=compacted),

@@ -6,7 +6,7 @@
 import asyncio
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from ottla.broker.coordinators import OFFSETS_TOPIC, Coordinators
 from ottla.broker.dispatch import Dispatcher
@@ -75,8 +75,13 @@ class CoordinatorWorld(DataWorld):
     def awaits_elections(self, topics: Any) -> bool:
         return False
 
+    @property
+    def changes(self) -> Self:
+        """The world is its own metadata follower, and makes the changes itself."""
+        return self
+
     async def ensure_topics(self, topics: Any) -> list[Any]:
-        """As the metadata follower does: a second request finds the topic created."""
+        """As `ClusterChanges` does: a second request finds the topic created."""
         await asyncio.sleep(0.01)
         for topic in topics:
             if topic.name in self.image.topics:

@@ -34,7 +34,7 @@ def world() -> Iterator[AdminWorld]:
 
 
 def create(world: AdminWorld, *topics: NewTopic) -> None:
-    for result in world.runner.run(world.services.metadata.create_topics(topics)):
+    for result in world.runner.run(world.services.metadata.changes.create_topics(topics)):
         assert result.error == ErrorCode.NONE, result
 
 

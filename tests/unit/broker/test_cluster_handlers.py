@@ -24,7 +24,9 @@ def world() -> Iterator[AdminWorld]:
     with AdminWorld() as world:
         world.add_broker(1)
         world.add_broker(2)
-        (result,) = world.runner.run(world.services.metadata.create_topics([NewTopic("t", assignments=[(0, (0, 1))])]))
+        (result,) = world.runner.run(
+            world.services.metadata.changes.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
+        )
         assert result.error == ErrorCode.NONE
         yield world
 

@@ -47,7 +47,7 @@ async def create(world: ClusterWorld, name: str, *replicas: int, **configs: str)
     broker = world.brokers[0].broker
     assert broker is not None
     topic = NewTopic(name, assignments=((0, replicas),), configs=tuple(configs.items()))
-    (result,) = await broker.services.metadata.create_topics([topic])
+    (result,) = await broker.services.metadata.changes.create_topics([topic])
     assert result.error == ErrorCode.NONE, result
     await world.until(lambda: all(name in replicas_of(world, each).topics for each in replicas), f"{name} is hosted")
 

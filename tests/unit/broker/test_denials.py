@@ -103,7 +103,7 @@ def test_a_refusal_by_a_remembered_decision_is_logged_again(
 def test_topics_left_out_of_a_list_are_not_logged_but_named_ones_are(
     world: AdminWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.runner.run(world.services.metadata.create_topics([NewTopic("orders", 1, 1)]))
+    world.runner.run(world.services.metadata.changes.create_topics([NewTopic("orders", 1, 1)]))
     assert world.ask(MetadataRequest(topics=None), 12).topics == []
     assert logged(caplog) == []
     named = MetadataRequest.MetadataRequestTopic(name="orders")
@@ -138,11 +138,11 @@ async def grant(world: World, *grants: tuple[Operation, ResourceType]) -> None:
     """Everyone may do this with every resource of the type, and nothing else."""
     assert world.broker is not None
     metadata = world.broker.services.metadata
-    await metadata.delete_acls([AclBindingFilter()])
+    await metadata.changes.delete_acls([AclBindingFilter()])
     for operation, kind in grants:
         pattern = ResourcePattern(kind, CLUSTER_NAME if kind is ResourceType.CLUSTER else "*")
         entry = AccessControlEntry("User:*", "*", operation, PermissionType.ALLOW)
-        assert await metadata.create_acls([AclBinding(pattern, entry)]) == [None]
+        assert await metadata.changes.create_acls([AclBinding(pattern, entry)]) == [None]
 
 
 def _same(request: Message, version: int) -> Message:

@@ -128,7 +128,7 @@ def test_uncommitted_rebalances_are_not_recorded(tmp_path: Path) -> None:
 # --- write failures ------------------------------------------------------------------------------
 
 
-class Metadata:
+class Changes:
     """Creates topics, or fails to."""
 
     def __init__(self, world: CoordinatorWorld) -> None:
@@ -145,13 +145,13 @@ def event(number: int = 1, **changes: Any) -> Rebalanced:
     return Rebalanced("g", number, 1, 2, "range", "m", [Cause("joined", "m", "")], {}, {"m": {}})._replace(**changes)
 
 
-def history_of(world: CoordinatorWorld, *failures: Exception) -> tuple[GroupHistory, Metadata]:
-    metadata = Metadata(world)
+def history_of(world: CoordinatorWorld, *failures: Exception) -> tuple[GroupHistory, Changes]:
+    changes = Changes(world)
 
     def new_topic() -> NewTopic:
         return world.services.settings.automatic_topic(world.image, REBALANCES_TOPIC)
 
-    return GroupHistory(metadata, world.replicas, new_topic), metadata  # type: ignore[arg-type]
+    return GroupHistory(changes, world.replicas, new_topic), changes  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -160,13 +160,13 @@ def history_of(world: CoordinatorWorld, *failures: Exception) -> tuple[GroupHist
 def test_a_history_that_cannot_be_written_is_logged_once_and_resumes_later(
     world: CoordinatorWorld, caplog: pytest.LogCaptureFixture, failure: Exception
 ) -> None:
-    history, metadata = history_of(world)
-    metadata.failure = failure
+    history, changes = history_of(world)
+    changes.failure = failure
     for number in range(5):
         world.call(history.note, event(number))
         world.wait(20)
     assert caplog.text.count("cannot write the rebalance history") == 1
-    metadata.failure = None
+    changes.failure = None
     world.call(history.note, event(99))
     world.wait(100)
     assert [note["generation"] for note in world.history()] == [99]

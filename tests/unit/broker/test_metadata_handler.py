@@ -25,7 +25,7 @@ def world() -> Iterator[AdminWorld]:
 
 
 def create(world: AdminWorld, *topics: NewTopic) -> None:
-    for result in world.runner.run(world.services.metadata.create_topics(topics)):
+    for result in world.runner.run(world.services.metadata.changes.create_topics(topics)):
         assert result.error == ErrorCode.NONE, result
 
 
@@ -107,7 +107,7 @@ def test_a_missing_topic_is_unknown_until_it_has_been_created_in_the_background(
 def test_a_topic_that_was_just_deleted_is_unknown(world: AdminWorld) -> None:
     """Clients whose requests always create topics (kafka-go) wait like this for the end of a deletion."""
     create(world, NewTopic("old"))
-    world.runner.run(world.services.metadata.delete_topics([TopicReference("old")]))
+    world.runner.run(world.services.metadata.changes.delete_topics([TopicReference("old")]))
     assert errors(world.ask(by_name("old", create_missing=True), 1)) == {"old": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -235,7 +235,7 @@ def test_topics_can_be_looked_up_by_id(world: AdminWorld, version: int) -> None:
 def test_the_id_of_a_deleted_topic_stays_unknown_when_its_name_is_reused(world: AdminWorld) -> None:
     create(world, NewTopic("a"))
     old = world.image.topics["a"].topic_id
-    world.runner.run(world.services.metadata.delete_topics([TopicReference("a")]))
+    world.runner.run(world.services.metadata.changes.delete_topics([TopicReference("a")]))
     create(world, NewTopic("a"))
     response = world.ask(MetadataRequest(topics=[Asked(topic_id=old, name=None)]), 12)
     assert response.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

@@ -46,7 +46,7 @@ def security(tmp_path_factory: pytest.TempPathFactory) -> Security:
 
 async def add_user(broker: Broker, user: str, password: str) -> None:
     salted = salted_password(SCRAM_SHA_512, password, b"salt", 4096)
-    results = await broker.services.metadata.alter_user_scram_credentials(
+    results = await broker.services.metadata.changes.alter_user_scram_credentials(
         [], [Upsertion(user, SCRAM_SHA_512.number, 4096, b"salt", salted)]
     )
     assert [result.error for result in results] == [ErrorCode.NONE]
@@ -208,7 +208,7 @@ def test_a_key_store_can_be_replaced_with_incremental_alter_configs(security: Se
         async with running_broker(tmp_path / "data", security.settings("SSL", listener="INSIDE")) as broker:
             name = "listener.name.inside.ssl.keystore.location"
             change = ResourceChange(ResourceType.BROKER, "0", [ConfigChange(name, new)])
-            results = await broker.services.metadata.incremental_alter_configs([change])
+            results = await broker.services.metadata.changes.incremental_alter_configs([change])
             assert [result.error for result in results] == [ErrorCode.NONE]
             async with connected(broker, ssl.create_default_context(cadata=other.pem)) as client:
                 assert (await client.ask(MetadataRequest(topics=[]), 1)).brokers
@@ -273,7 +273,7 @@ def test_a_key_store_that_cannot_be_used_is_rejected_and_the_old_one_stays(
     async def story() -> None:
         async with running_broker(tmp_path / "data", security.settings("SSL", listener="INSIDE")) as broker:
             metadata = broker.services.metadata
-            alter = metadata.incremental_alter_configs if is_incremental else metadata.alter_configs
+            alter = metadata.changes.incremental_alter_configs if is_incremental else metadata.changes.alter_configs
             for settings, message in broken_stores(security, tmp_path).values():
                 changes = [ConfigChange(f"listener.name.inside.ssl.{name}", value) for name, value in settings.items()]
                 for validate_only in (True, False):
@@ -299,7 +299,7 @@ def test_a_key_store_that_broke_later_does_not_stop_other_changes(security: Secu
 
             async def change(name: str, value: str | None, operation: int = 0) -> ErrorCode:
                 resource = ResourceChange(ResourceType.BROKER, "0", [ConfigChange(name, value, operation)])
-                (result,) = await broker.services.metadata.incremental_alter_configs([resource])
+                (result,) = await broker.services.metadata.changes.incremental_alter_configs([resource])
                 return result.error
 
             name = "listener.name.inside.ssl.keystore.location"

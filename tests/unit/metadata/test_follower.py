@@ -124,7 +124,7 @@ def test_a_single_broker_registers_and_becomes_controller_of_a_new_cluster(world
 def test_topics_settings_and_ids_survive_a_restart_with_higher_leader_epochs(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
-        await follower.create_topics([NewTopic("t", 3, configs=[("retention.ms", "7")])])
+        await follower.changes.create_topics([NewTopic("t", 3, configs=[("retention.ms", "7")])])
         before = follower.image.topics["t"]
         for restart in range(1, 4):
             await (world.stop(0) if restart % 2 else world.crash(0))
@@ -139,7 +139,7 @@ def test_topics_settings_and_ids_survive_a_restart_with_higher_leader_epochs(wor
 def test_all_leader_epochs_are_raised_in_one_commit(memory_world: World, tree: MemoryTree) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
-        await follower.create_topics([NewTopic("t", 200), NewTopic("u", 200)])
+        await follower.changes.create_topics([NewTopic("t", 200), NewTopic("u", 200)])
         await memory_world.stop(0)
         before = tree.commits
         follower = await memory_world.start(0)
@@ -152,17 +152,17 @@ def test_all_leader_epochs_are_raised_in_one_commit(memory_world: World, tree: M
 def test_the_image_contains_a_change_when_the_call_returns(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
-        (created,) = await follower.create_topics([NewTopic("t", 2)])
+        (created,) = await follower.changes.create_topics([NewTopic("t", 2)])
         assert created.error == NONE
         assert len(follower.image.topics["t"].partitions) == 2
-        await follower.create_partitions([MorePartitions("t", 5)])
+        await follower.changes.create_partitions([MorePartitions("t", 5)])
         assert len(follower.image.topics["t"].partitions) == 5
         change = ResourceChange(ResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
-        await follower.incremental_alter_configs([change])
+        await follower.changes.incremental_alter_configs([change])
         assert follower.image.topics["t"].configs == {"retention.ms": "9"}
-        await follower.alter_configs([ResourceChange(ResourceType.TOPIC, "t", [])])
+        await follower.changes.alter_configs([ResourceChange(ResourceType.TOPIC, "t", [])])
         assert follower.image.topics["t"].configs == {}
-        await follower.delete_topics([TopicReference("t")])
+        await follower.changes.delete_topics([TopicReference("t")])
         assert follower.image.topics == {}
 
     world.run(story)
@@ -172,9 +172,9 @@ def test_a_deleted_topic_leaves_nothing_in_the_store(memory_world: World, tree: 
     async def story() -> None:
         follower = await memory_world.start(0)
         before = set(tree.entries) | {"/brokers/topics"}
-        await follower.create_topics([NewTopic("t", 3, configs=[("retention.ms", "7")])])
-        await follower.create_partitions([MorePartitions("t", 5)])
-        await follower.delete_topics([TopicReference("t")])
+        await follower.changes.create_topics([NewTopic("t", 3, configs=[("retention.ms", "7")])])
+        await follower.changes.create_partitions([MorePartitions("t", 5)])
+        await follower.changes.delete_topics([TopicReference("t")])
         assert set(tree.entries) == before
 
     memory_world.run(story)
@@ -186,9 +186,11 @@ def test_altering_a_topic_that_another_broker_deletes_leaves_no_settings(world: 
         await until(ann, lambda image: len(image.brokers) == 2)
         change = ResourceChange(ResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
         for _ in range(5):
-            await ann.create_topics([NewTopic("t")])
+            await ann.changes.create_topics([NewTopic("t")])
             await until(bob, lambda image: "t" in image.topics)
-            await asyncio.gather(ann.delete_topics([TopicReference("t")]), bob.incremental_alter_configs([change]))
+            await asyncio.gather(
+                ann.changes.delete_topics([TopicReference("t")]), bob.changes.incremental_alter_configs([change])
+            )
             assert [entry.key for entry in await world.stores[0].scan("/config/topics/")] == []
 
     world.run(story)
@@ -199,7 +201,7 @@ def test_every_image_is_published_once_in_order(world: World) -> None:
         follower = await world.start(0)
         async with recording(follower) as images:
             for number in range(10):
-                await follower.create_topics([NewTopic(f"t{number}")])
+                await follower.changes.create_topics([NewTopic(f"t{number}")])
         assert images[0].topics == {}, "a subscriber gets the current image first"
         assert [len(image.topics) for image in images] == list(range(11))
         versions = [image.version for image in images]
@@ -212,7 +214,7 @@ def test_every_image_is_published_once_in_order(world: World) -> None:
 def test_the_first_published_image_contains_the_broker_and_its_new_epochs(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
-        await follower.create_topics([NewTopic("t")])
+        await follower.changes.create_topics([NewTopic("t")])
         await world.stop(0)
         store = world._make()
         follower = MetadataFollower(store, Settings(load_config({})))
@@ -238,9 +240,9 @@ def test_a_change_waits_until_the_subscribers_have_applied_it(world: World) -> N
             return applying[-1]
 
         follower.subscribe(slow)
-        creation = asyncio.ensure_future(follower.create_topics([NewTopic("t")]))
+        creation = asyncio.ensure_future(follower.changes.create_topics([NewTopic("t")]))
         await until(follower, lambda image: "t" in image.topics)
-        other = asyncio.ensure_future(follower.create_topics([NewTopic("u")]))
+        other = asyncio.ensure_future(follower.changes.create_topics([NewTopic("u")]))
         await until(follower, lambda image: "u" in image.topics)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -263,7 +265,7 @@ def test_a_failing_subscriber_does_not_affect_the_others(world: World) -> None:
 
         follower.subscribe(broken)
         async with recording(follower) as images:
-            (created,) = await follower.create_topics([NewTopic("t")])
+            (created,) = await follower.changes.create_topics([NewTopic("t")])
         assert created.error == NONE
         assert "t" in images[-1].topics
 
@@ -274,9 +276,9 @@ def test_validate_only_and_rejected_requests_commit_nothing(memory_world: World,
     async def story() -> None:
         follower = await memory_world.start(0)
         before = tree.commits
-        await follower.create_topics([NewTopic("t")], validate_only=True)
-        await follower.create_topics([NewTopic("bad name")])
-        await follower.delete_topics([TopicReference("t")])
+        await follower.changes.create_topics([NewTopic("t")], validate_only=True)
+        await follower.changes.create_topics([NewTopic("bad name")])
+        await follower.changes.delete_topics([TopicReference("t")])
         assert tree.commits == before
 
     memory_world.run(story)
@@ -287,15 +289,15 @@ def test_concurrent_creations_of_one_topic_are_committed_once(memory_world: Worl
         follower = await memory_world.start(0)
         before = tree.commits
         outcomes = await asyncio.gather(
-            *(follower.ensure_topics([NewTopic("t"), NewTopic(f"own{number % 3}")]) for number in range(50))
+            *(follower.changes.ensure_topics([NewTopic("t"), NewTopic(f"own{number % 3}")]) for number in range(50))
         )
         assert all({result.error for result in results} == {NONE} for results in outcomes)
         assert all(len(results) == 2 for results in outcomes)
         assert set(follower.image.topics) == {"t", "own0", "own1", "own2"}
         assert tree.commits <= before + 3
-        (again,) = await follower.ensure_topics([NewTopic("t")])
+        (again,) = await follower.changes.ensure_topics([NewTopic("t")])
         assert again.error == ErrorCode.TOPIC_ALREADY_EXISTS
-        assert follower._creating == {}, "nothing is left behind"  # noqa: SLF001
+        assert follower.changes._creating == {}, "nothing is left behind"  # noqa: SLF001
 
     memory_world.run(story)
 
@@ -304,15 +306,17 @@ def test_topics_created_in_the_background_are_checked_at_once(memory_world: Worl
     async def story() -> None:
         follower = await memory_world.start(0)
         before = tree.commits
-        results = follower.start_creating([NewTopic("t"), NewTopic("bad name"), NewTopic("u", replication_factor=9)])
+        results = follower.changes.start_creating(
+            [NewTopic("t"), NewTopic("bad name"), NewTopic("u", replication_factor=9)]
+        )
         assert [result.error for result in results] == [
             NONE,
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             ErrorCode.INVALID_REPLICATION_FACTOR,
         ]
         assert not follower.image.topics, "nothing has happened yet"
-        assert follower.start_creating([NewTopic("t")]) == [], "it is being created"
-        (shared,) = await follower.ensure_topics([NewTopic("t")])
+        assert follower.changes.start_creating([NewTopic("t")]) == [], "it is being created"
+        (shared,) = await follower.changes.ensure_topics([NewTopic("t")])
         assert shared.error == NONE
         assert set(follower.image.topics) == {"t"}
         assert tree.commits == before + 1
@@ -323,7 +327,7 @@ def test_topics_created_in_the_background_are_checked_at_once(memory_world: Worl
 def test_a_stopping_broker_completes_the_topics_it_is_creating(memory_world: World) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
-        follower.start_creating([NewTopic("t")])
+        follower.changes.start_creating([NewTopic("t")])
         await memory_world.stop(0)
         assert "t" in (await memory_world.start(1)).image.topics
 
@@ -340,11 +344,11 @@ def test_a_creation_in_the_background_that_fails_is_logged(
             raise StoreUnavailable("disk full")
 
         memory_world.stores[0].commit = no_commit  # type: ignore[method-assign]
-        follower.start_creating([NewTopic("t")])
-        (creation,) = follower._creating.values()  # noqa: SLF001
+        follower.changes.start_creating([NewTopic("t")])
+        (creation,) = follower.changes._creating.values()  # noqa: SLF001
         await asyncio.wait([creation])
         await asyncio.sleep(0)
-        assert follower._creating == {}  # noqa: SLF001
+        assert follower.changes._creating == {}  # noqa: SLF001
 
     memory_world.run(story)
     assert "cannot be created" in caplog.text
@@ -354,8 +358,8 @@ def test_a_creation_in_the_background_that_fails_is_logged(
 def test_a_cancelled_creation_still_completes_for_other_callers(memory_world: World) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
-        impatient = asyncio.create_task(follower.ensure_topics([NewTopic("t")]))
-        patient = asyncio.create_task(follower.ensure_topics([NewTopic("t")]))
+        impatient = asyncio.create_task(follower.changes.ensure_topics([NewTopic("t")]))
+        patient = asyncio.create_task(follower.changes.ensure_topics([NewTopic("t")]))
         await asyncio.sleep(0)
         impatient.cancel()
         (result,) = await patient
@@ -368,12 +372,12 @@ def test_a_cancelled_creation_still_completes_for_other_callers(memory_world: Wo
 def test_producer_ids_are_never_allocated_twice(world: World) -> None:
     async def story() -> None:
         ann, bob = await world.start(0), await world.start(1)
-        given = [await follower.allocate_producer_ids() for _ in range(1500) for follower in (ann, bob)]
+        given = [await follower.changes.allocate_producer_ids() for _ in range(1500) for follower in (ann, bob)]
         assert len(set(given)) == 3000
-        block = await ann.allocate_producer_ids(2500)
+        block = await ann.changes.allocate_producer_ids(2500)
         await world.crash(0)
         ann = await world.start(0)
-        later = await ann.allocate_producer_ids()
+        later = await ann.changes.allocate_producer_ids()
         assert later > max(given)
         assert later >= block + 2500
 
@@ -399,16 +403,16 @@ def test_a_block_of_producer_ids_is_not_taken_from_an_entry_that_has_changed(tre
     async def story() -> None:
         nonlocal meanwhile
         ann, bob = await world.start(0), await world.start(1)
-        taken.append(await bob.allocate_producer_ids(1000))
+        taken.append(await bob.changes.allocate_producer_ids(1000))
 
         async def bob_is_faster() -> None:
             nonlocal meanwhile
             meanwhile = nothing
-            taken.append(await bob.allocate_producer_ids(1000))
+            taken.append(await bob.changes.allocate_producer_ids(1000))
             await asyncio.sleep(0.01)
 
         meanwhile = bob_is_faster
-        taken.append(await ann.allocate_producer_ids(1000))
+        taken.append(await ann.changes.allocate_producer_ids(1000))
         assert len(set(taken)) == 3, "the same block was given to two brokers"
 
     world.run(story)
@@ -417,7 +421,7 @@ def test_a_block_of_producer_ids_is_not_taken_from_an_entry_that_has_changed(tre
 def test_concurrent_producer_id_requests_get_different_ids(world: World) -> None:
     async def story() -> None:
         follower = await world.start(0)
-        given = await asyncio.gather(*(follower.allocate_producer_ids() for _ in range(1100)))
+        given = await asyncio.gather(*(follower.changes.allocate_producer_ids() for _ in range(1100)))
         assert len(set(given)) == 1100
 
     world.run(story)
@@ -443,9 +447,9 @@ def test_any_broker_can_change_topics_and_all_see_the_change(world: World) -> No
     async def story() -> None:
         ann, bob = await world.start(0), await world.start(1)
         await until(ann, lambda image: set(image.brokers) == {0, 1})
-        assert (await bob.create_topics([NewTopic("t", 2, 2)]))[0].error == NONE
+        assert (await bob.changes.create_topics([NewTopic("t", 2, 2)]))[0].error == NONE
         await until(ann, lambda image: "t" in image.topics)
-        await ann.delete_topics([TopicReference("t")])
+        await ann.changes.delete_topics([TopicReference("t")])
         await until(bob, lambda image: "t" not in image.topics)
 
     world.run(story)
@@ -457,11 +461,13 @@ def test_only_one_of_two_concurrent_colliding_topics_is_created(world: World) ->
         await until(ann, lambda image: set(image.brokers) == {0, 1})
         for round_ in range(5):
             (a,), (b,) = await asyncio.gather(
-                ann.create_topics([NewTopic(f"x.{round_}")]), bob.create_topics([NewTopic(f"x_{round_}")])
+                ann.changes.create_topics([NewTopic(f"x.{round_}")]),
+                bob.changes.create_topics([NewTopic(f"x_{round_}")]),
             )
             assert sorted([a.error, b.error]) == [NONE, ErrorCode.INVALID_TOPIC_EXCEPTION]
             (a,), (b,) = await asyncio.gather(
-                ann.create_topics([NewTopic(f"same{round_}")]), bob.create_topics([NewTopic(f"same{round_}")])
+                ann.changes.create_topics([NewTopic(f"same{round_}")]),
+                bob.changes.create_topics([NewTopic(f"same{round_}")]),
             )
             assert sorted([a.error, b.error]) == [NONE, ErrorCode.TOPIC_ALREADY_EXISTS]
 
@@ -474,7 +480,7 @@ def test_a_crashed_broker_is_replaced_as_leader_and_as_controller(world: World) 
     async def story() -> None:
         ann, bob, cid = await world.start(0), await world.start(1), await world.start(2)
         await until(ann, lambda image: len(image.brokers) == 3)
-        await ann.create_topics([NewTopic("t", assignments=[(0, (0, 1, 2)), (1, (1, 2, 0))])])
+        await ann.changes.create_topics([NewTopic("t", assignments=[(0, (0, 1, 2)), (1, (1, 2, 0))])])
         await world.crash(0)
 
         def healed(image: ClusterImage) -> bool:
@@ -494,7 +500,7 @@ def test_a_stopping_broker_transfers_leadership_first(memory_world: World) -> No
     async def story() -> None:
         ann, bob = await memory_world.start(0), await memory_world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
-        await ann.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
+        await ann.changes.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
         await until(bob, lambda image: "t" in image.topics)
         async with recording(bob) as images:
             await memory_world.stop(0)
@@ -509,7 +515,7 @@ def test_a_single_replica_becomes_leader_again_after_a_restart(world: World) -> 
     async def story() -> None:
         ann, _ = await world.start(0), await world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
-        await ann.create_topics([NewTopic("t", assignments=[(0, (1,))])])
+        await ann.changes.create_topics([NewTopic("t", assignments=[(0, (1,))])])
         await world.crash(1)
         await until(ann, lambda image: image.topics["t"].partitions[0].leader == -1)
         await world.start(1)
@@ -533,18 +539,18 @@ def test_a_broker_rejoins_after_its_session_expired(memory_world: World, tree: M
     async def story() -> None:
         ann, bob = await memory_world.start(0), await memory_world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
-        await ann.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
+        await ann.changes.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
         async with recording(ann) as images:
             tree.expire(memory_world.stores[0])  # type: ignore[arg-type]
             with pytest.raises(KafkaError) as caught:
-                await ann.create_topics([NewTopic("too-soon")])
+                await ann.changes.create_topics([NewTopic("too-soon")])
             assert caught.value.code == ErrorCode.NOT_CONTROLLER
             assert caught.value.retriable
             await until(ann, lambda image: image.controller_id == 1 and set(image.brokers) == {0, 1})
         assert all("t" in image.topics for image in images[1:]), "the deletion was not visible in between"
         await until(bob, lambda image: set(image.brokers) == {0, 1})
         assert ann.image.topics["t"].partitions[0].leader == 1
-        assert (await ann.create_topics([NewTopic("later")]))[0].error == NONE
+        assert (await ann.changes.create_topics([NewTopic("later")]))[0].error == NONE
 
     memory_world.run(story)
 
@@ -564,12 +570,12 @@ def test_unreadable_metadata_is_reported_with_its_key(memory_world: World, tree:
 def test_a_running_broker_ignores_unreadable_entries(memory_world: World) -> None:
     async def story() -> None:
         follower = await memory_world.start(0)
-        await follower.create_topics([NewTopic("t")])
+        await follower.changes.create_topics([NewTopic("t")])
         before = follower.image.topics["t"]
         await memory_world.stores[0].commit(
             [Set("/brokers/topics/t/partitions/0/state", b"rubbish"), Create("/brokers/topics/broken", b"{")]
         )
-        (created,) = await follower.create_topics([NewTopic("u")])
+        (created,) = await follower.changes.create_topics([NewTopic("u")])
         assert created.error == NONE
         assert follower.image.topics["t"] == before
         assert set(follower.image.topics) == {"t", "u"}
@@ -594,7 +600,7 @@ def test_a_thousand_partitions_are_created_and_loaded_quickly(tmp_path: Path) ->
         follower = await world.start(0)
         commits.clear()
         began = time.process_time()
-        await follower.create_topics([NewTopic("t", 1000)])
+        await follower.changes.create_topics([NewTopic("t", 1000)])
         created = time.process_time() - began
         assert len(commits) == 1
         assert commits[0] >= 1000

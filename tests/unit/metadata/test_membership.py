@@ -52,7 +52,7 @@ class World:
         started = [await self.start(broker_id) for broker_id in range(3)]
         for follower in started:
             await until(follower, lambda image: len(image.brokers) == 3)
-        (created,) = await started[0].create_topics([NewTopic("t", assignments=[(0, (0, 1, 2))])])
+        (created,) = await started[0].changes.create_topics([NewTopic("t", assignments=[(0, (0, 1, 2))])])
         assert created.error == NONE
         for follower in started:
             await until(follower, lambda image: "t" in image.topics)
@@ -137,7 +137,7 @@ def test_the_proposals_of_one_tick_are_one_commit_of_at_most_100_keys(memory_wor
         leader = await memory_world.start(0)
         await memory_world.start(1)
         await until(leader, lambda image: len(image.brokers) == 2)
-        await leader.create_topics([NewTopic("t", assignments=[(index, (0, 1)) for index in range(150)])])
+        await leader.changes.create_topics([NewTopic("t", assignments=[(index, (0, 1)) for index in range(150)])])
         topic = leader.image.topics["t"]
         changes = [
             IsrChange(TopicPartition("t", p.index), topic.topic_id, p.leader_epoch, p.partition_epoch, ((0, -1),))
@@ -249,7 +249,7 @@ def test_a_leaving_broker_hands_over_while_it_still_serves(world: World) -> None
 def test_a_broker_alone_leaves_without_a_commit(memory_world: World, tree: MemoryTree) -> None:
     async def story() -> None:
         only = await memory_world.start(0)
-        await only.create_topics([NewTopic("t")])
+        await only.changes.create_topics([NewTopic("t")])
         commits = tree.commits
         await only.leave(5_000)
         assert tree.commits == commits
@@ -414,7 +414,7 @@ def test_leadership_returns_after_the_preferred_replica_was_in_sync_for_a_while(
         started = [await memory_world.start(broker_id, settings=delay) for broker_id in (1, 0)]
         controller, preferred = started
         await until(controller, lambda image: len(image.brokers) == 2)
-        await controller.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
+        await controller.changes.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
         await until(preferred, lambda image: "t" in image.topics)
         epoch = preferred.broker_epoch
         await memory_world.crash(0)
@@ -434,7 +434,7 @@ def test_leadership_does_not_return_if_that_is_disabled(memory_world: World) -> 
         settings = {"ottla.leader.rebalance.delay.ms": "0", "auto.leader.rebalance.enable": "false"}
         for broker_id in (1, 0):
             follower = await memory_world.start(broker_id, settings=settings)
-        await follower.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
+        await follower.changes.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
         await follower.leave(1_000)
         other = memory_world.followers[1]
         await until(other, lambda image: image.topics["t"].partitions[0].leader == 1)
@@ -473,10 +473,10 @@ def test_a_store_that_goes_away_after_a_conflict_is_an_error_that_clients_retry(
         assert isinstance(store, Away)
         store.is_away = True
         with pytest.raises(KafkaError, match="etcd does not answer") as caught:
-            await follower.create_topics([NewTopic("t", 1)])
+            await follower.changes.create_topics([NewTopic("t", 1)])
         assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
         store.is_away = False
-        (created,) = await follower.create_topics([NewTopic("t", 1)])
+        (created,) = await follower.changes.create_topics([NewTopic("t", 1)])
         assert created.error == ErrorCode.NONE
 
     world.run(story)

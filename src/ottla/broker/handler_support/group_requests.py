@@ -28,4 +28,4 @@ def request_info(context: "Context") -> RequestInfo:
 
 async def ensure_offsets_topic(services: "Services") -> None:
     """Creates `__consumer_offsets` unless it exists."""
-    await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, OFFSETS_TOPIC)])
+    await services.metadata.changes.ensure_topics([services.settings.automatic_topic(services.image, OFFSETS_TOPIC)])

@@ -1,8 +1,8 @@
-"""Changes of topics within the client's quota: every partition that is created or deleted takes a permit (KIP-599).
+"""Topic changes within the client's quota: every partition that is created or deleted takes a permit (KIP-599).
 
-A request in a recent version is refused while the quota is exceeded, topic by topic, with THROTTLING_QUOTA_EXCEEDED.
-Older clients do not know that error: their changes are made, and they have to pause afterwards. Topics that are created
-because a client asked for their metadata count too; above the quota they stay unknown, and the client has to pause.
+While the quota is exceeded, a request in a recent version is rejected, topic by topic, with THROTTLING_QUOTA_EXCEEDED.
+Older clients do not know that error: their changes are made, and they are throttled afterwards. Topics that a metadata
+request creates count too; above the quota they stay unknown, and the client is throttled.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,10 +16,10 @@ CREATE_TOPICS_STRICT_SINCE = 6
 CREATE_PARTITIONS_STRICT_SINCE = 3
 DELETE_TOPICS_STRICT_SINCE = 5
 METADATA_STRICT_SINCE = 0
-"""Clients ask again for topics that are still unknown, in every version."""
+"""Clients retry topics that are still unknown, in every version."""
 
 Results = tuple[list[TopicResult], int]
-"""The result for each topic, and how long the client has to pause in milliseconds."""
+"""The result for each topic, and the throttle time in milliseconds."""
 
 
 class MutationQuota:
@@ -39,7 +39,7 @@ class MutationQuota:
         return self._limit is not None
 
     def refuses(self, partitions: int) -> bool:
-        """Takes permits, or returns True if the client has to pause before this change."""
+        """Takes permits, or returns True if the quota rejects this change."""
         if self._quotas is None or self._limit is None:
             return False
         pause_ms = self._quotas.draw(self._limit, partitions, self._context.services.monotonic(), strict=self._strict)
@@ -52,13 +52,13 @@ class MutationQuota:
 
 
 def start_creating(context: Context, names: Iterable[str]) -> tuple[dict[str | None, ErrorCode], int]:
-    """Creates topics in the background that a client asked for, as Kafka does.
+    """Creates topics in the background that a client requested, as Kafka does.
 
-    Returns the errors of those that cannot be created, and how long the client has to pause in milliseconds.
+    Returns the errors of those that cannot be created, and the throttle time in milliseconds.
     """
     services, quota = context.services, MutationQuota(context, METADATA_STRICT_SINCE)
     wanted = [services.settings.automatic_topic(services.image, name) for name in dict.fromkeys(names)]
-    results = services.metadata.start_creating(
+    results = services.metadata.changes.start_creating(
         wanted, lambda topic: quota.refuses(topic.partitions), by=context.requester
     )
     return {result.name: result.error for result in results}, quota.throttle_ms
@@ -68,10 +68,10 @@ async def create_topics(context: Context, wanted: Sequence[NewTopic], *, validat
     metadata, quota = context.services.metadata, MutationQuota(context, CREATE_TOPICS_STRICT_SINCE)
     refused: set[str | None] = set()
     if quota.is_limited:
-        checked = await metadata.create_topics(wanted, validate_only=True)
+        checked = await metadata.changes.create_topics(wanted, validate_only=True)
         refused = {each.name for each in checked if each.error == ErrorCode.NONE and quota.refuses(each.partitions)}
     allowed = [topic for topic in wanted if topic.name not in refused]
-    results = await metadata.create_topics(allowed, validate_only=validate_only, by=context.requester)
+    results = await metadata.changes.create_topics(allowed, validate_only=validate_only, by=context.requester)
     return results + _refused(refused), quota.throttle_ms
 
 
@@ -80,7 +80,7 @@ async def create_partitions(context: Context, wanted: Sequence[MorePartitions], 
     refused: set[str | None] = set()
     if quota.is_limited:
         topics = context.services.image.topics
-        checked = await metadata.create_partitions(wanted, validate_only=True)
+        checked = await metadata.changes.create_partitions(wanted, validate_only=True)
         possible = {each.name for each in checked if each.error == ErrorCode.NONE}
         refused = {
             each.name
@@ -88,7 +88,7 @@ async def create_partitions(context: Context, wanted: Sequence[MorePartitions], 
             if each.name in possible and quota.refuses(each.total - len(topics[each.name].partitions))
         }
     allowed = [each for each in wanted if each.name not in refused]
-    results = await metadata.create_partitions(allowed, validate_only=validate_only, by=context.requester)
+    results = await metadata.changes.create_partitions(allowed, validate_only=validate_only, by=context.requester)
     return results + _refused(refused), quota.throttle_ms
 
 
@@ -104,7 +104,7 @@ async def delete_topics(context: Context, references: Sequence[TopicReference]) 
                 refused.append(_result(reference.name or found.name, reference.topic_id))
             else:
                 allowed.append(reference)
-    return await metadata.delete_topics(allowed, by=context.requester) + refused, quota.throttle_ms
+    return await metadata.changes.delete_topics(allowed, by=context.requester) + refused, quota.throttle_ms
 
 
 def _refused(names: Iterable[str | None]) -> list[TopicResult]:

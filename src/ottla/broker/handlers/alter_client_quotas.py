@@ -23,7 +23,7 @@ async def alter_client_quotas(request: AlterClientQuotasRequest, context: Contex
     ]
     if not context.allows(Operation.ALTER_CONFIGS, CLUSTER):
         return _refuse(request, context)
-    results = await context.services.metadata.alter_client_quotas(
+    results = await context.services.metadata.changes.alter_client_quotas(
         wanted, validate_only=request.validate_only, by=context.requester
     )
     return AlterClientQuotasResponse(

@@ -24,7 +24,7 @@ async def alter_configs(request: AlterConfigsRequest, context: Context) -> Alter
         for resource in request.resources
     ]
     allowed, refused = split_config_changes(context, wanted)
-    results = await context.services.metadata.alter_configs(
+    results = await context.services.metadata.changes.alter_configs(
         allowed, validate_only=request.validate_only, by=context.requester
     )
     results += refused

@@ -28,7 +28,7 @@ async def alter_partition_reassignments(
         for topic in request.topics
         for partition in topic.partitions
     ]
-    altering = context.services.metadata.alter_partition_reassignments(
+    altering = context.services.metadata.changes.alter_partition_reassignments(
         wanted, allow_replication_factor_change=request.allow_replication_factor_change, by=context.requester
     )
     results = await within(request.timeout_ms, altering)

@@ -30,7 +30,7 @@ async def alter_user_scram_credentials(
                 for user in users
             ]
         )
-    results = await context.services.metadata.alter_user_scram_credentials(
+    results = await context.services.metadata.changes.alter_user_scram_credentials(
         [Deletion(each.name, each.mechanism) for each in request.deletions],
         [
             Upsertion(each.name, each.mechanism, each.iterations, bytes(each.salt), bytes(each.salted_password))

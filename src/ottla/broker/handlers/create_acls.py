@@ -20,7 +20,7 @@ async def create_acls(request: CreateAclsRequest, context: Context) -> CreateAcl
     context.require(Operation.ALTER, CLUSTER)
     authorizer_of(context)
     bindings = [read_binding(creation) for creation in request.creations]
-    results = await context.services.metadata.create_acls(bindings, by=context.requester)
+    results = await context.services.metadata.changes.create_acls(bindings, by=context.requester)
     return CreateAclsResponse(results=[_result(result) for result in results])
 
 

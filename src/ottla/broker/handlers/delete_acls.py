@@ -27,7 +27,7 @@ async def delete_acls(request: DeleteAclsRequest, context: Context) -> DeleteAcl
         except KafkaError as error:
             filters.append(error)
     valid = [each for each in filters if not isinstance(each, KafkaError)]
-    deleted = iter(await context.services.metadata.delete_acls(valid, by=context.requester))
+    deleted = iter(await context.services.metadata.changes.delete_acls(valid, by=context.requester))
     return DeleteAclsResponse(
         filter_results=[
             FilterResult(error_code=each.code, error_message=each.detail)

@@ -32,10 +32,10 @@ async def elect_leaders(request: ElectLeadersRequest, context: Context) -> Elect
         ]
     else:
         partitions = [TopicPartition(each.topic, index) for each in wanted for index in each.partitions]
-    electing = metadata.elect_leaders(ElectionType(request.election_type), partitions)
+    electing = metadata.changes.elect_leaders(ElectionType(request.election_type), partitions)
     results = await within(request.timeout_ms, electing)
     if wanted is None:
-        # Who asks for all partitions wants to know about those that were not as they should be.
+        # A request for all partitions reports only those that needed an election.
         results = [result for result in results if result.error != ErrorCode.ELECTION_NOT_NEEDED]
     return ElectLeadersResponse(
         replica_election_results=[

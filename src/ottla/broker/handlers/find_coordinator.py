@@ -60,9 +60,11 @@ async def _find(key: str, key_type: int, context: Context) -> tuple[ErrorCode, s
 
 async def _create(name: str, services: Services) -> str:
     """Creates a coordinator's topic. If it cannot be created, for example because there are fewer brokers than
-    replicas, returns the reason: clients ask again."""
+    replicas, returns the reason: clients retry."""
     try:
-        results = await services.metadata.ensure_topics([services.settings.automatic_topic(services.image, name)])
+        results = await services.metadata.changes.ensure_topics(
+            [services.settings.automatic_topic(services.image, name)]
+        )
     except KafkaError as error:
         return error.detail
     return next((result.message for result in results if result.message), "it is being created")

@@ -37,7 +37,7 @@ async def incremental_alter_configs(
     wanted, refused = split_config_changes(context, wanted)
     stored = [resource for resource in wanted if resource.resource_type != ResourceType.BROKER_LOGGER]
     metadata = context.services.metadata
-    results = await metadata.incremental_alter_configs(
+    results = await metadata.changes.incremental_alter_configs(
         stored, validate_only=request.validate_only, by=context.requester
     )
     results += [

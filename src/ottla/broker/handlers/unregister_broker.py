@@ -1,4 +1,4 @@
-"""UnregisterBroker v0: a broker that was stopped for good is no longer a part of the cluster."""
+"""UnregisterBroker v0: removes a broker that was stopped for good from the cluster."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
@@ -10,5 +10,5 @@ from ottla.security.resources import CLUSTER, Operation
 @handles(ApiKey.UNREGISTER_BROKER)
 async def unregister_broker(request: UnregisterBrokerRequest, context: Context) -> UnregisterBrokerResponse:
     context.require(Operation.ALTER, CLUSTER)
-    await context.services.metadata.unregister_broker(request.broker_id, by=context.requester)
+    await context.services.metadata.changes.unregister_broker(request.broker_id, by=context.requester)
     return UnregisterBrokerResponse(error_message=None)

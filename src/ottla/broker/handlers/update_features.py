@@ -22,7 +22,7 @@ async def update_features(request: UpdateFeaturesRequest, context: Context) -> U
         FeatureUpdate(update.feature, update.max_version_level, update.upgrade_type)
         for update in request.feature_updates
     ]
-    changing = context.services.metadata.update_features(
+    changing = context.services.metadata.changes.update_features(
         updates, validate_only=request.validate_only, by=context.requester
     )
     await within(request.timeout_ms, changing)
