@@ -1,4 +1,4 @@
-"""Logs what clients were refused, as Kafka's `kafka.authorizer.logger` does, and never with a flood of lines."""
+"""Logs denied operations, as Kafka's `kafka.authorizer.logger` does, without flooding the log."""
 
 import logging
 
@@ -14,7 +14,7 @@ LINES = 20
 
 
 class Denials:
-    """Logs at most `LINES` denials in `INTERVAL_S`, and the same one only once: clients try again and again."""
+    """Logs at most `LINES` denials in `INTERVAL_S`, and the same one only once: clients keep retrying."""
 
     def __init__(self) -> None:
         self._limit = LogLimit(LINES, INTERVAL_S)

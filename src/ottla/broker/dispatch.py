@@ -5,7 +5,7 @@ the connection's requests (stage one), and returns the response, None for "no re
 the response (stage two). It raises KafkaError; only this file turns that into a response.
 
 A new API takes a message table in `protocol/messages/`, a row in `protocol/api.py` and one file in `handlers/`.
-`tests/unit/broker/test_handlers.py` says what is missing.
+`tests/unit/broker/test_handlers.py` reports what is missing.
 """
 
 import asyncio

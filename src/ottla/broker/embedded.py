@@ -148,7 +148,7 @@ class EmbeddedBroker:
     def start(self) -> None:
         """Starts a stopped or killed broker again, on the same data and port."""
         if self._process is not None:
-            raise OttlaError("the broker is running", "call restart() to stop it and start it again")
+            raise OttlaError("the broker is running", "Call restart() to stop it and start it again.")
         self._listen = self.bootstrap
         self._start()
         self.wait_until_ready()
@@ -227,7 +227,7 @@ class EmbeddedBroker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise OttlaError("the broker is not running", "call restart() to start it again")
+            raise OttlaError("the broker is not running", "Call restart() to start it again.")
         return self._process
 
     def _end(self, with_signal: signal.Signals | None = None) -> None:

@@ -159,5 +159,5 @@ class EmbeddedCluster:
                 raise OttlaError(f"{broker!r} is not a broker of this cluster")
             return broker
         if not 0 <= broker < len(self.brokers):
-            raise OttlaError(f"there is no broker {broker}", f"the brokers are 0 to {len(self.brokers) - 1}")
+            raise OttlaError(f"there is no broker {broker}", f"The brokers are 0 to {len(self.brokers) - 1}.")
         return self.brokers[broker]

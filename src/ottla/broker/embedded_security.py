@@ -1,4 +1,4 @@
-"""The security of embedded brokers: a throw-away certificate authority, and a user with a random password.
+"""The security of embedded brokers: a throwaway certificate authority, and a user with a random password.
 
 Needs the library `cryptography` (`pip install 'ottla[tls]'`). No secret is on a command line, where others can see it.
 """
@@ -83,7 +83,7 @@ def _create_certificates(hosts: set[str]) -> tuple[str, str]:
 
     now = datetime.datetime.now(datetime.UTC)
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ottla throw-away authority")])
+    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ottla throwaway authority")])
 
     def builder(name: x509.Name, public_key: ec.EllipticCurvePublicKey, is_authority: bool) -> x509.CertificateBuilder:
         return (

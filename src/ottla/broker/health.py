@@ -1,8 +1,8 @@
-"""Three questions of operators and their tools: does it live, can it serve, may it be stopped. Pure.
+"""Health checks for operators and their tools: whether a broker is alive, ready, and safe to stop. Pure.
 
 `/healthz` is answered while the event loop runs, also during a long recovery: restarting a broker because it does not
-serve yet would only start its recovery again. `/readyz` says whether it serves. `/safe-to-stop` says whether a stop
-would take away something that a later stop would not.
+serve yet would only restart its recovery. `/readyz` reports whether it serves. `/safe-to-stop` reports whether every
+partition that can survive a stop would survive it now.
 """
 
 import json
@@ -57,7 +57,7 @@ class Health:
         services = self.services
         if services is not None and not reasons:
             if not services.metadata.is_session_confirmed:
-                reasons.append("the metadata store does not answer, so what this broker knows may be old")
+                reasons.append("the metadata store does not answer, so this broker's metadata may be stale")
             # The answer depends on the image only: it is computed once for each.
             memo = services.image.memo
             if self not in memo:
@@ -96,7 +96,7 @@ class Health:
 
 def losses(services: "Services", broker_id: int) -> tuple[list[str], list[str]]:
     """The partitions that a stop of this broker would harm: those that need only wait for other replicas to be in sync,
-    and those that have too few replicas to be protected ever."""
+    and those that have too few replicas ever to be protected."""
     image, waiting, unprotected = services.image, [], []
     for topic in image.topics.values():
         minimum = services.settings.min_insync_replicas(image, topic)

@@ -1,6 +1,6 @@
 """OWNER of the HTTP endpoint for operators (`ottla.metrics.listen`): a few pages over minimal HTTP.
 
-It runs on the broker's event loop and answers from the start on, before the logs are loaded.
+It runs on the broker's event loop and answers from the start, before the logs are loaded.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ MAX_CONNECTIONS = 64
 MAX_SECONDS = 30
 """How long a connection may take, from its first byte to the end of the answer."""
 MAX_LOAD = 0.1
-"""The most of the event loop's time that a page may take, however often it is asked for."""
+"""The most of the event loop's time that a page may take, however often it is requested."""
 
 
 class Page(NamedTuple):
@@ -42,7 +42,7 @@ class HttpEndpoint:
         """Where it listens."""
         self.connections = 0
         self._computed: dict[bytes, tuple[Page, float]] = {}
-        """Pages that took long, and until when they are good."""
+        """A cache of slow pages, with the time at which each expires."""
         self._listener: asyncio.AbstractServer | None = None
 
     async def listen(self, address: str) -> None:
@@ -54,8 +54,8 @@ class HttpEndpoint:
         log.info("metrics at http://%s:%d/metrics", host or "localhost", self.port)
 
     def page(self, path: bytes) -> Page:
-        """The page at a known path. One that takes long to compute is computed again only after a while: who reloads
-        it all the time must not slow down the broker's clients."""
+        """The page at a known path. One that takes long to compute is computed again only after a while: frequent
+        reloads must not slow down the broker's clients."""
         clock = asyncio.get_running_loop().time
         page, until = self._computed.get(path, (None, 0.0))
         begun = clock()
@@ -76,7 +76,8 @@ def parse_address(address: str) -> tuple[str, int]:
     port = port_from_text(text)
     if not colon or port is None:
         raise ConfigError(
-            f"Invalid value {address} for configuration ottla.metrics.listen", "write HOST:PORT, 127.0.0.1:9308"
+            f"Invalid value {address} for configuration ottla.metrics.listen",
+            "Write HOST:PORT, for example 127.0.0.1:9308.",
         )
     return host.strip("[]"), port
 

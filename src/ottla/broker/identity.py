@@ -32,7 +32,7 @@ def read_identity(disk: Disk, path: str, node_id: int) -> Identity:
     if disk.exists(f"{broker_directory(path, 0)}/{LOCK_FILE}"):
         raise OttlaError(
             f"{path} is the data directory of a cluster",
-            f"start the cluster with --brokers N, or one of its brokers with --data {broker_directory(path, 0)}",
+            f"Start the cluster with --brokers N, or one of its brokers with --data {broker_directory(path, 0)}.",
         )
     names = disk.list(path)
     if FILE not in names:
@@ -43,12 +43,12 @@ def read_identity(disk: Disk, path: str, node_id: int) -> Identity:
         identity = Identity(found.get("cluster.id"), int(number) if number else None)
     except (UnicodeDecodeError, ValueError, OttlaError) as error:
         raise OttlaError(
-            f"cannot read {path}/{FILE}: {error}", "restore it, or delete it if the directory is the right one"
+            f"cannot read {path}/{FILE}: {error}", "Restore it, or delete it if the directory is the right one."
         ) from None
     if identity.node_id is not None and identity.node_id != node_id:
         raise OttlaError(
             f"{path} is the data directory of broker {identity.node_id}, not of broker {node_id}",
-            f"start it with --node-id {identity.node_id}, or choose another directory with --data DIR",
+            f"Start it with --node-id {identity.node_id}, or choose another directory with --data DIR.",
         )
     return identity
 

@@ -82,7 +82,7 @@ class Metrics:
         bounds = [*map(str, LATENCY_BOUNDS), "+Inf"]
         for name, (buckets, seconds) in by_api.items():
             latency.add_metric([name], list(zip(bounds, accumulate(buckets), strict=True)), seconds)
-        malformed = core.CounterMetricFamily("ottla_malformed_requests", "Requests that made no sense.")
+        malformed = core.CounterMetricFamily("ottla_malformed_requests", "Malformed requests.")
         malformed.add_metric([], self._dispatcher.malformed)
         yield from (requests, errors, latency, malformed)
 
@@ -113,10 +113,10 @@ class Metrics:
         if quotas is not None:
             core = self._families
             throttled = core.CounterMetricFamily(
-                "ottla_throttled_requests", "Requests whose client had to pause.", labels=["quota"]
+                "ottla_throttled_requests", "Requests whose client was throttled.", labels=["quota"]
             )
             seconds = core.CounterMetricFamily(
-                "ottla_throttle_seconds", "How long clients had to pause.", labels=["quota"]
+                "ottla_throttle_seconds", "How long clients were throttled.", labels=["quota"]
             )
             for name, count in quotas.throttled.items():
                 throttled.add_metric([name], count)
@@ -126,7 +126,7 @@ class Metrics:
             yield from (throttled, seconds, clients)
         if rates is not None:
             for name, doc, value in (
-                ("ottla_connections_delayed", "Connections that waited: too many per second.", rates.delayed),
+                ("ottla_connections_delayed", "Connections delayed: too many per second.", rates.delayed),
                 ("ottla_connections_rate_refused", "Connections refused: too many per second.", rates.refused),
             ):
                 counter = self._families.CounterMetricFamily(name, doc)

@@ -76,7 +76,7 @@ def _count_up(addresses: str, by: int) -> str:
 
 
 def _check_ports(brokers: list[dict[str, str]]) -> None:
-    """Counted-up ports must exist, and must not meet those of another listener or broker."""
+    """Raises if a counted-up port is invalid, or collides with that of another listener or broker."""
     users: dict[int, str] = {}
     for settings in brokers:
         for name in ("listeners", "ottla.metrics.listen"):
@@ -84,11 +84,11 @@ def _check_ports(brokers: list[dict[str, str]]) -> None:
                 user = f"{name} of broker {settings['node.id']}"
                 if port > _PORT_MAX:
                     raise ConfigError(
-                        f"{user} has port {port}; the highest is {_PORT_MAX}", "start with a lower port, or with 0"
+                        f"{user} has port {port}; the highest is {_PORT_MAX}", "Start with a lower port, or with 0."
                     )
                 if port and port in users:
                     raise ConfigError(
                         f"{users[port]} and {user} have the same port {port}",
-                        f"ports are counted up: leave {len(brokers)} ports for each address",
+                        f"Ports are counted up: leave {len(brokers)} ports for each address.",
                     )
                 users[port] = user

@@ -1,6 +1,6 @@
 """The permissions that each API requires; without an authorizer, none. Pure.
 
-The handlers ask for them (`Context.require`, `allows`, `allowed`). This table says it in one place: the documentation
+The handlers check them (`Context.require`, `allows`, `allowed`). This table has them in one place: the documentation
 is generated from it, and `tests/live/broker/test_acls.py` proves that each of them matters.
 """
 

@@ -134,7 +134,7 @@ class Context:
         return self.connection.listener
 
     # What the client may do. Without an authorizer that is everything. Denials are logged (`denials.py`). `quietly` is
-    # for questions whose answer "no" refuses nothing, because another permission may do, or a list becomes shorter.
+    # for checks whose denial rejects no request: another permission may suffice, or a list becomes shorter.
 
     def allows(self, operation: "Operation", resource: "Resource", *, quietly: bool = False) -> bool:
         """Whether the client may do this. `resource` has an exact name: `Resource(ResourceType.TOPIC, "orders")`."""

@@ -1,4 +1,4 @@
-"""Client quotas at the edge: measures requests, puts the pause into the response and mutes the connection (KIP-219).
+"""Client quotas at the edge: measures requests, sets the throttle time and mutes the connection (KIP-219).
 
 The dispatcher passes requests through here only while the cluster has a quota for users or client ids. Brokers are
 exempt: throttling them would throttle everybody's replicas.
@@ -56,13 +56,13 @@ class Throttling:
         return late
 
     def throttle(self, route: Route, request: Any, context: Context, cost: "_Cost", response: Any) -> None:
-        """Counts a request. Puts the pause that its client has to make into the response, and mutes the connection."""
+        """Counts a request. Puts the throttle time of its client into the response, and mutes the connection."""
         if is_exempt(route.api_key, request, context):
             return
         quotas = self._quotas
         limits = quotas.limits(context.principal.name, context.client_id or "")
         now_ms = context.services.monotonic()
-        # Fetches and changes of metadata are counted by their handlers, which have put the pause into the response.
+        # Fetches and metadata changes are counted by their handlers, which have set the throttle time in the response.
         has_field = hasattr(response, "throttle_time_ms")
         name, throttle_ms = "", response.throttle_time_ms if has_field else 0
         if limits.produce is not None and route.api_key == ApiKey.PRODUCE:
@@ -159,7 +159,7 @@ class _Timed:
 
 
 def is_exempt(api_key: int, request: Any, context: Context) -> bool:
-    """Whether a request comes from another broker: with an authorizer, only who may act for the cluster is one."""
+    """Whether a request comes from another broker. An authorizer must allow its principal to act for the cluster."""
     if api_key in BEFORE_AUTHENTICATION:
         return True
     if api_key == ApiKey.WRITE_TXN_MARKERS or (

@@ -27,7 +27,7 @@ from ottla.protocol.api import snake_case
 log = logging.getLogger("ottla.broker")
 
 HEARTBEATS_PER_LIMIT = 5
-"""The precision: a step is measured with an error of up to a fifth of the limit, always as too short."""
+"""The precision: a step is measured up to a fifth of the limit too short, never too long."""
 HEARTBEAT_SECONDS_MIN = 0.01
 WINDOW_SECONDS = 60.0
 """`longest_step` covers the last one to two windows, so that it decreases again."""

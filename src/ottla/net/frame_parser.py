@@ -108,7 +108,7 @@ class FrameParser:
             if not 0 <= size <= max_frame_bytes:
                 self.error = f"invalid frame size {size} (limit {self.max_frame_bytes})"
                 if size >> 16 == TLS_HANDSHAKE:
-                    self.error += ": the client uses TLS, and this listener does not"
+                    self.error += ": the client uses TLS, but this listener does not"
                 return frames
             if start + size > end:
                 if size + 4 >= LARGE_FRAME_BYTES:

@@ -262,7 +262,7 @@ def test_the_directory_of_a_cluster_is_not_that_of_a_single_broker(tmp_path: Pat
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
     line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path))
-    assert f"{tmp_path} is the data directory of a cluster (start the cluster with --brokers N" in line
+    assert f"{tmp_path} is the data directory of a cluster (Start the cluster with --brokers N" in line
 
 
 def free_ports(count: int) -> int:
@@ -340,7 +340,7 @@ def test_a_broker_does_not_start_with_the_data_of_another_broker(tmp_path: Path)
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
     line = refused("--listen", "127.0.0.1:0", "--data", str(tmp_path), "--node-id", "4")
-    assert f"{tmp_path} is the data directory of broker 0, not of broker 4 (start it with --node-id 0" in line
+    assert f"{tmp_path} is the data directory of broker 0, not of broker 4 (Start it with --node-id 0" in line
 
 
 def test_a_metadata_path_may_be_a_directory(tmp_path: Path) -> None:

@@ -140,5 +140,5 @@ def test_certificates_are_watched_also_after_a_failure_of_the_system(
     monkeypatch.setattr(listeners, "CHECK_FILES_SECONDS", 0.01)
     caplog.set_level(logging.ERROR)
     asyncio.run(asyncio.wait_for(story(), 60))
-    (line,) = [r.message for r in caplog.records if "the old ones stay" in r.message]
+    (line,) = [r.message for r in caplog.records if "keeping the old ones" in r.message]
     assert "Too many open files" in line

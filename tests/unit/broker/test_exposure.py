@@ -50,7 +50,7 @@ def test_sasl_without_tls_is_allowed_with_a_warning() -> None:
         "sasl_enabled_mechanisms": "SCRAM-SHA-512",
     }
     (danger,) = dangers(listeners="OPEN://:9093", **settings)
-    assert "sees all records" in danger
+    assert "can read all records" in danger
     assert dangers(listeners="OPEN://127.0.0.1:9093", **settings) == []
 
 

@@ -460,7 +460,7 @@ def test_the_hello_of_a_tls_client_is_told_apart_from_other_sizes() -> None:
     into = parser(max_frame_bytes=1000)
     feed(into, bytes.fromhex("1603010200010001fc0303"), 10**9)
     assert into.error is not None
-    assert into.error.endswith(": the client uses TLS, and this listener does not")
+    assert into.error.endswith(": the client uses TLS, but this listener does not")
 
 
 def test_a_size_prefix_alone_gets_little_memory() -> None:

@@ -41,7 +41,7 @@ class ScramUsers(Protocol):
 
     @property
     def secret(self) -> bytes:
-        """For the made-up credentials of users that do not exist."""
+        """For the fake credentials of unknown users."""
         ...
 
 
@@ -55,13 +55,13 @@ class TlsListener:
         self._tls = settings.tls(uses_sasl=uses_sasl)
         self._files = _stamps(self._tls)
         self._unusable: object = None
-        """The settings and files that could not be loaded. They are tried again, but logged once."""
+        """The settings and files that could not be loaded. They are retried, but logged once."""
         self.context = server_context(self._tls)
         self.expires = self._expiry(self._tls, is_first=True)
         """When the certificate expires, in seconds since 1970."""
 
     def reload(self, settings: ListenerSettings) -> bool:
-        """Loads the context again if its settings or files have changed. If that fails, the old one stays.
+        """Reloads the context if its settings or files have changed. If that fails, the old one is kept.
 
         Returns whether there is a new one.
         """
@@ -73,7 +73,7 @@ class TlsListener:
             context, expires = server_context(tls), self._expiry(tls, is_first=False)
         except (ConfigError, OSError, ValueError) as error:
             if self._unusable != (tls, stamps):
-                log.error("listener %s: the new certificates cannot be used, the old ones stay: %s", self.name, error)
+                log.error("listener %s: cannot use the new certificates, keeping the old ones: %s", self.name, error)
             self._unusable = (tls, stamps)
             return False
         self._files, self._tls = stamps, tls
@@ -140,12 +140,12 @@ class Listeners:
                 self.security[name] = self._security(name, settings)
 
     def secure_peers(self, listener: str, protocol: SecurityProtocol) -> None:
-        """Sets how to connect to `listener` of other brokers: with the settings of the own one. Raises ConfigError."""
+        """Sets how to connect to `listener` of other brokers: with this broker's own settings. Raises ConfigError."""
         self._peer_listener = listener
         self.peer_security = _peer_security(lambda: ListenerSettings(self._texts, listener), protocol)
 
     def start(self) -> None:
-        """Begins to look for changed files."""
+        """Starts checking for changed files."""
         if self.tls:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
         for tokens in self._tokens:
@@ -158,7 +158,7 @@ class Listeners:
             tokens.stop()
 
     def reload(self, texts: Mapping[str, str] | None = None) -> None:
-        """Uses changed settings, and changed files."""
+        """Applies changed settings and files."""
         self._texts = self._texts if texts is None else texts
         for name, listener in self.tls.items():
             if listener.reload(ListenerSettings(self._texts, name)) and self.peer_security is not None:
@@ -241,13 +241,13 @@ def _peer_security(settings: Callable[[], ListenerSettings], protocol: SecurityP
 
 
 def _peer_login(settings: ListenerSettings) -> "Login":
-    """As whom this broker logs in to the others: the user of the mechanism's login module."""
+    """How this broker logs in to the others: as the user of the mechanism's login module."""
     from ottla.net.client_security import plain_login, scram_login
 
     mechanism: str = settings.value("sasl.mechanism.inter.broker.protocol")
     if mechanism not in settings.mechanisms() or mechanism == OAUTHBEARER:
         raise ConfigError(
-            f"sasl.mechanism.inter.broker.protocol is {mechanism}, with which brokers cannot log in to each other",
+            f"sasl.mechanism.inter.broker.protocol is {mechanism}, which brokers cannot use with each other",
             f"Set it to PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, as enabled on listener {settings.listener}, or let "
             "brokers use another listener (inter.broker.listener.name).",
         )
@@ -286,7 +286,7 @@ def _certificate_owner(settings: ListenerSettings) -> Callable[[bytes | None], P
 
 
 def _stamps(tls: Mapping[str, str | None]) -> Sequence[tuple[int, int, int] | None]:
-    """What changes when a file does."""
+    """Values that change when a file does."""
     found: list[tuple[int, int, int] | None] = []
     for path in files_of(tls):
         try:

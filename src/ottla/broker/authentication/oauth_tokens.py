@@ -22,12 +22,12 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 MAX_DOCUMENT_BYTES = 1024 * 1024
 TIMEOUT_SECONDS = 10.0
 MIN_REFRESH_SECONDS = 10.0
-"""A token with an unknown key makes the keys be read again, but not more often than this."""
+"""A token with an unknown key triggers a refresh of the keys, but not more often than this."""
 _URL = "sasl.oauthbearer.jwks.endpoint.url"
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Anyone who can change the keys can log in as any user: an address with TLS does not lead to one without."""
+    """Rejects redirects from TLS to plain HTTP: anyone who can change the keys can log in as any user."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if req.type == "https" and urllib.parse.urlsplit(newurl).scheme != "https":
@@ -117,7 +117,7 @@ class OauthTokens:
         return self._keys[key_id]
 
     async def refresh(self) -> None:
-        """Reads the keys. Those that were read before stay if that fails."""
+        """Reads the keys. If that fails, the previous ones are kept."""
         loop = asyncio.get_running_loop()
         if self._reading is None:
             self._read_at = loop.time()
@@ -128,7 +128,7 @@ class OauthTokens:
     def _has_read(self, reading: "asyncio.Future[None]") -> None:
         self._reading = None
         if not reading.cancelled() and (error := reading.exception()) is not None:
-            log.error("the keys of OAUTHBEARER cannot be read from %s: %s", self._url, error)
+            log.error("OAUTHBEARER: cannot read the keys from %s: %s", self._url, error)
 
     def _read(self) -> None:
         opener = urllib.request.build_opener(_SafeRedirects)
@@ -140,7 +140,7 @@ class OauthTokens:
                 try:
                     keys[each.get("kid")] = self._jwt.PyJWK(each).key
                 except self._jwt.PyJWTError as error:
-                    log.warning("a key of %s is left out: %s", self._url, error)
+                    log.warning("OAUTHBEARER: ignoring a key of %s: %s", self._url, error)
         if keys.keys() != self._keys.keys():
             log.info("OAUTHBEARER: %d keys from %s", len(keys), self._url)
         self._keys = keys

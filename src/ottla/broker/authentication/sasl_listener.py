@@ -1,6 +1,6 @@
-"""SASL on a listener: what a client may send before it has authenticated, and how it authenticates again.
+"""SASL on a listener: what a client may send before it has authenticated, and how it reauthenticates.
 
-A connection begins with SaslHandshake, which chooses the mechanism. After v1 of it, tokens come in SaslAuthenticate;
+A connection begins with SaslHandshake, which chooses the mechanism. After v1 of it, tokens follow in SaslAuthenticate;
 after v0, as bare frames (KIP-43, KIP-152). `security/sasl/server_exchanges.py` has the mechanisms.
 """
 
@@ -26,7 +26,7 @@ log = logging.getLogger("ottla.security")
 BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 REAUTHENTICATION = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 MIN_REAUTHENTICATION_INTERVAL_MS = 1000
-"""Kafka's: a client cannot authenticate again within a second."""
+"""As in Kafka, a client cannot reauthenticate within a second."""
 
 _api_key = struct.Struct(">h").unpack_from
 _size = struct.Struct(">i").pack
@@ -93,7 +93,7 @@ class State(enum.Enum):
 
 
 class SaslConnection:
-    """Authenticates one client. Until that is done, every frame of the connection comes here."""
+    """Authenticates one client. Until that is done, it handles every frame of the connection."""
 
     def __init__(self, listener: SaslListener, connection: Connection) -> None:
         self.max_frame_bytes = listener.max_frame_bytes
@@ -141,7 +141,7 @@ class SaslConnection:
         if self._state is State.AUTHENTICATED:
             elapsed = listener.monotonic() - self._authenticated_at
             if elapsed < MIN_REAUTHENTICATION_INTERVAL_MS:
-                raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, "cannot authenticate again within a second")
+                raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, "cannot reauthenticate within a second")
             if mechanism != self._mechanism:
                 raise KafkaError(
                     ErrorCode.UNSUPPORTED_SASL_MECHANISM,
@@ -180,7 +180,7 @@ class SaslConnection:
             self._is_busy = False
 
     async def fail(self, code: ErrorCode, reason: str) -> KafkaError:
-        """The error for the client, after a delay: guessing takes time. The connection ends with its answer."""
+        """The error for the client, after a delay that slows down guessing. The connection ends with this answer."""
         self._state = State.FAILED
         self._report(reason)
         await asyncio.sleep(self._listener.failure_delay_ms / 1000)
@@ -225,7 +225,7 @@ class SaslConnection:
         answered = self._exchange.answer(token)
         outcome = await answered if inspect.isawaitable(answered) else answered
         if outcome.failure:
-            # Not every client acknowledges it: aiokafka goes on as if it had succeeded.
+            # Not every client acknowledges it: aiokafka continues as if it had succeeded.
             self._report(outcome.failure)
         return outcome, 0 if outcome.user is None else self._complete(outcome, outcome.user)
 
@@ -257,7 +257,7 @@ class SaslConnection:
         return max(1, min(limit, outcome.expires_ms - self._listener.clock()))
 
     def _in_session(self, frame: bytes | memoryview, connection: Connection) -> Response | Awaitable[Response]:
-        """Handles the requests of a session that ends (KIP-368): then only an authentication is accepted."""
+        """Handles requests of a session with a lifetime (KIP-368). After its end, only reauthentication is accepted."""
         listener = self._listener
         if self.session_expires is not None and listener.monotonic() >= self.session_expires:
             key = _api_key(frame)[0] if len(frame) >= 2 else -1

@@ -28,7 +28,7 @@ METADATA_FILE = "metadata.sqlite"
 SESSION_TIMEOUT_MS = 18_000
 ATTEMPTS = 10
 _ADD_SCRAM = re.compile(r"\s*([A-Za-z0-9-]+)\s*=\s*\[(.*)\]\s*", re.DOTALL)
-_EXAMPLE = "write SCRAM-SHA-512=[name=admin,password=PASSWORD]"
+_EXAMPLE = "Write SCRAM-SHA-512=[name=admin,password=PASSWORD]."
 
 
 class ImageUsers:
@@ -149,4 +149,4 @@ async def _add(store: MetadataStore, user: NewUser, replace: bool) -> bool:
         except KafkaError as error:
             raise OttlaError(f"cannot add user {user.name}: {error.detail}") from None
         return True
-    raise OttlaError(f"cannot add user {user.name}: its settings are being changed all the time", "try again")
+    raise OttlaError(f"cannot add user {user.name}: its settings keep changing", "Try again.")

@@ -37,7 +37,7 @@ OPERATIONS = {
         Operation.IDEMPOTENT_WRITE,
     ),
 }
-"""The operations that exist for a type of resource, and that clients are told about."""
+"""The operations that exist for a type of resource, and are reported to clients."""
 
 _ALL = {kind: sum(1 << operation for operation in operations) for kind, operations in OPERATIONS.items()}
 

@@ -1,6 +1,6 @@
-"""Holds answers about leaders while the broker that led has just been lost, until its successor is known.
+"""Delays answers about leaders after a leader was lost, until its successor is known.
 
-Without this a client that asks at once hears of the old leader again, and waits for its back-off. See lost_brokers.
+Otherwise a client that asks at once gets the old leader again, and backs off. See `metadata/lost_brokers.py`.
 """
 
 import asyncio

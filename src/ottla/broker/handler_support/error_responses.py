@@ -87,7 +87,7 @@ def _can_fail(declared: Field, version: int) -> bool:
 
 
 def _items(asked: Any, version: int) -> list[Any]:
-    """The items of a request: its first list in this version; empty if the request asks for all."""
+    """The items of a request: its first list in this version; empty if it requests all."""
     for declared in asked._fields:
         if declared.is_array and version in declared.versions:
             return getattr(asked, declared.name) or []

@@ -1,6 +1,6 @@
 """Reading for the Fetch request of a consumer that has a quota: an answer that would exceed it is empty (KIP-219).
 
-The session is not touched then: the consumer asks for the same again after its pause.
+The session is not changed then: the consumer repeats the request after the throttle time.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.security.quotas import ClientQuotas, Limits
 
 PARTITION_BYTES = 40
-"""About what a partition without records takes in a response."""
+"""The approximate size of a partition without records in a response."""
 
 
 class LimitedReading(Reading):
@@ -30,7 +30,7 @@ class LimitedReading(Reading):
         self._read_ahead: list[PartitionData | KafkaError] = []
         """What was read, last first; the response is built from it."""
         if self._limits.fetch is not None:
-            # More at once would be above the quota forever.
+            # A larger response would always exceed the quota.
             self.max_bytes = min(self.max_bytes, quotas.window_share(self._limits.fetch))
             self.min_bytes = min(self.min_bytes, self.max_bytes)
 
@@ -47,7 +47,7 @@ class LimitedReading(Reading):
         return super().respond()
 
     def _throttle(self) -> tuple[str, int]:
-        """How long the consumer has to pause before this is read, and because of which quota."""
+        """The quota that throttles the consumer before this is read, and for how long."""
         quotas, limits = self._quotas, self._limits
         now_ms = self.context.services.monotonic()
         if limits.request is not None and (throttle_ms := quotas.throttle_ms(limits.request, now_ms)):

@@ -31,7 +31,7 @@ def take_refused(request: Any, context: "Context", *, by_id: bool = False) -> li
 def then(
     answer: Response | Awaitable[Response], change: Callable[[Response], Response]
 ) -> Response | Awaitable[Response]:
-    """Changes a response that may not be there yet."""
+    """Applies `change` to a response, now or when it is available."""
     if not isinstance(answer, Awaitable):
         return change(answer)
 

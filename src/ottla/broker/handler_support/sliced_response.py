@@ -1,6 +1,6 @@
 """A response with a very long array, built and encoded a slice at a time, so that other requests are served meanwhile.
 
-A request may name 50,000 groups, or ask for all groups. Built and encoded in one step, its response would block every
+A request may name 50,000 groups, or request all groups. Built and encoded in one step, its response would block every
 other client for seconds.
 """
 
@@ -29,7 +29,7 @@ class SlicedResponse:
         """The other fields of `message` must have their final values; `array` must be empty. It is a field of the
         message, or of `holder`, a struct in it."""
         self.throttle_time_ms: int = getattr(message, "throttle_time_ms", 0)
-        """How long the client has to pause, as the message says."""
+        """The throttle time of the message."""
         self._message = message
         self._holder = message if holder is None else holder
         self._array = array

@@ -28,7 +28,7 @@ _RETRY_LATER = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
-    # The coordinator has not heard of a new topic yet, which this broker leads already.
+    # The coordinator does not know a new topic yet, which this broker already leads.
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.OPERATION_NOT_ATTEMPTED,
 )
@@ -52,7 +52,7 @@ def answer_with(
     pack: Callable[[Reply], Response],
     refuse: Callable[[ErrorCode], Response],
 ) -> Response | Awaitable[Response]:
-    """The response at once if the coordinator's reply is there, which saves a task; otherwise an awaitable of it."""
+    """The response at once if the coordinator has replied, which saves a task; otherwise an awaitable of it."""
     try:
         reply = submit()
     except KafkaError as error:

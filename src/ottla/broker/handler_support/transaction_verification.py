@@ -29,5 +29,5 @@ meantime, or that is out of sequence."""
 
 
 def refuse_transactions(append: TransactionalAppend) -> Verdicts:
-    """No coordinator, no transaction."""
+    """Rejects all transactions: there is no coordinator."""
     return dict.fromkeys(append.partitions, ErrorCode.INVALID_TXN_STATE)

@@ -1,6 +1,6 @@
 """CreateTopics v2-7: creates topics; each one succeeds or fails on its own.
 
-v4   -1 asks for the default number of partitions or replicas (KIP-464)
+v4   -1 requests the default number of partitions or replicas (KIP-464)
 v5   flexible (KIP-482); partitions, replicas and settings in the response (KIP-525)
 v6   THROTTLING_QUOTA_EXCEEDED (KIP-599)
 v7   topic id in the response (KIP-516)
@@ -58,7 +58,7 @@ async def create_topics(request: CreateTopicsRequest, context: Context) -> Creat
 
 
 def _refused(request: CreateTopicsRequest, context: Context) -> list[str]:
-    """The topics that the client may not create. Who may create topics in the cluster may create all."""
+    """The topics that the client may not create. CREATE on the cluster allows all."""
     if context.allows(Operation.CREATE, CLUSTER, quietly=True):
         return []
     creatable = context.allowed(Operation.CREATE, ResourceType.TOPIC)

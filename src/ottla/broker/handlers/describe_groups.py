@@ -27,7 +27,7 @@ async def describe_groups(request: DescribeGroupsRequest, context: Context) -> D
         DescribeGroupsResponse(),
         "groups",
         context.api_version,
-        # A group that is named twice is described once, so that a small request cannot ask for an endless response.
+        # A group that is named twice is described once, so that a small request cannot cause a huge response.
         list(dict.fromkeys(request.groups)),
         lambda group_id: _describe(group_id, request.include_authorized_operations, context),
         GROUPS_PER_SLICE,

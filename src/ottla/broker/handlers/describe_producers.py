@@ -1,4 +1,4 @@
-"""DescribeProducers v0: the idempotent and transactional producers of partitions, asked of the leader (KIP-664)."""
+"""DescribeProducers v0: the idempotent and transactional producers of partitions that this broker leads (KIP-664)."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context

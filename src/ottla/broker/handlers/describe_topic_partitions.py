@@ -58,7 +58,7 @@ def describe_topic_partitions(
             )
             break
     if request.topics:
-        # Whether such a topic exists is not said.
+        # Does not reveal whether such a topic exists.
         response.topics += [Topic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name) for name in refused]
     return response
 

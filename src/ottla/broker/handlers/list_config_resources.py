@@ -1,7 +1,7 @@
 """ListConfigResources v0-1: the resources that have settings.
 
 v0   client metrics subscriptions (KIP-1000), here none
-v1   any type of resource; no type asks for all (KIP-1142)
+v1   any type of resource; no type requests all (KIP-1142)
 """
 
 from ottla.broker.dispatch import handles

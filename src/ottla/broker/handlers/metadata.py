@@ -1,7 +1,7 @@
-"""Metadata v0-13: brokers, topics, partitions and their leaders, with the addresses of the listener that was asked.
+"""Metadata v0-13: brokers, topics, partitions and their leaders, with the addresses of the client's listener.
 
-v0   an empty list asks for all topics
-v1   null asks for all topics; racks, controller, internal topics
+v0   an empty list requests all topics
+v1   null requests all topics; racks, controller, internal topics
 v2   cluster id (KIP-78)
 v4   the client can decline auto-creation
 v5   offline replicas (KIP-112)
@@ -13,8 +13,8 @@ v11  no authorized operations of the cluster (KIP-700)
 v12  lookup by topic id (KIP-516)
 v13  an error code for the whole response (KIP-1102)
 
-A topic that the request creates is UNKNOWN_TOPIC_OR_PARTITION in the response, in every version, and is there when the
-client asks again. As in Kafka: a client that has just deleted a topic must not find it in the next response.
+A topic that the request creates is UNKNOWN_TOPIC_OR_PARTITION in the response, in every version, and exists when the
+client retries. As in Kafka: a client that has just deleted a topic must not find it in the next response.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -58,7 +58,7 @@ def metadata(request: MetadataRequest, context: Context) -> Response:
 
 
 def _names(request: MetadataRequest) -> list[str]:
-    """The topics that were asked for by name, which is how clients look for leaders."""
+    """The topics requested by name, which is how clients look up leaders."""
     return [topic.name for topic in request.topics or () if topic.name is not None]
 
 
@@ -149,7 +149,7 @@ def _answer(
         is_by_id = topic.topic_id != ZERO_UUID
         name = view.image.topic_names.get(topic.topic_id) if is_by_id else topic.name
         if name is not None and not describable[name]:
-            # Not even whether it exists is said.
+            # Does not even reveal whether it exists.
             return Topic(error_code=_REFUSED, name=None if is_by_id else name, topic_id=topic.topic_id)
         found = _find(topic, view, creation_errors)
         return found if found.error_code == _REFUSED else _with_operations(found, request, context)

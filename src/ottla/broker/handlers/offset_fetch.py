@@ -1,6 +1,6 @@
 """OffsetFetch v1-10: reads committed offsets of groups.
 
-v2   null asks for all topics; an error code for the whole response
+v2   null requests all topics; an error code for the whole response
 v5   leader epoch (KIP-320)
 v6   flexible (KIP-482)
 v7   can require stable offsets: UNSTABLE_OFFSET_COMMIT while a transaction is pending (KIP-447)
@@ -31,7 +31,7 @@ T = TypeVar("T", bound=tuple[Any, Any, list[Any]])
 
 Topics = list[tuple[str, bytes, list[int]]]
 Asked = tuple[str, Topics | None]
-"""A group and what is asked of it."""
+"""A group and the requested topics."""
 Found = list[FetchedTopic] | KafkaError
 
 TOP_LEVEL_ERROR_SINCE = 2
@@ -162,7 +162,7 @@ def _response(asked: list[Asked], answers: list[Found], context: Context) -> Off
 
 
 def _topics(topics: Any, context: Context) -> Topics | None:
-    """What is asked for as (name, id, partitions); None for everything there is."""
+    """The requested topics as (name, id, partitions); None for all."""
     if topics is None:
         return None
     if context.api_version < BY_ID_SINCE:
@@ -174,7 +174,7 @@ def _topics(topics: Any, context: Context) -> Topics | None:
 def _fetch(
     group_id: str, topics: Topics | None, require_stable: bool, context: Context
 ) -> "Found | asyncio.Future[list[FetchedTopic]]":
-    """What was found, a future of it, or the error."""
+    """The result, a future for it, or the error."""
     by_id = context.api_version >= BY_ID_SINCE
     try:
         require_group(context, Operation.DESCRIBE, group_id)
@@ -210,7 +210,7 @@ def _unpack(topics: Topics | None, answer: Found, version: int) -> tuple[ErrorCo
         return ErrorCode.NONE, answer
     code = answer.code
     if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-        # Consumers before 3.9 do not expect it here; this makes them look for the coordinator, and try again.
+        # Consumers before 3.9 do not expect it here; this makes them look up the coordinator and retry.
         code = ErrorCode.NOT_COORDINATOR
     if version >= TOP_LEVEL_ERROR_SINCE:
         return code, []

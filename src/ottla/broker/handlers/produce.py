@@ -118,7 +118,7 @@ async def _append_when_ended(request: ProduceRequest, context: Context, verdicts
     """The markers of the producer's previous transaction are still being written, which takes milliseconds. A producer
     that gets this error pauses for much longer, so the coordinator is asked again for a moment (KIP-890).
 
-    New guards are taken each time: one of those markers may come to a partition of this request.
+    New guards are taken each time: one of those markers may be written to a partition of this request.
     """
     services = context.services
     config = services.config
@@ -140,7 +140,7 @@ async def _append_when_ended(request: ProduceRequest, context: Context, verdicts
 
 
 class _Outcome:
-    """What became of a request so far."""
+    """The outcome of a request so far."""
 
     __slots__ = ("failed", "late", "topics", "uncommitted")
 
@@ -437,11 +437,11 @@ def _unverified(request: ProduceRequest, context: Context) -> tuple[Transactiona
             replicas.topics_by_id.get(topic.topic_id) if context.api_version >= 13 else replicas.topics.get(topic.name)
         )
         if context.services.authorizer is not None and not _may_write(topic, context):
-            continue  # Is refused later, and must not become part of the transaction.
+            continue  # Rejected later; it must not become part of the transaction.
         for data in topic.partition_data:
             replica = None if hosted is None else hosted.replicas.get(data.index)
             if replica is None or not replica.is_leader or data.records is None or len(data.records) < HEADER_SIZE:
-                # Is rejected later. The partition must not become part of the transaction.
+                # Rejected later. The partition must not become part of the transaction.
                 continue
             try:
                 header = read_header(data.records)

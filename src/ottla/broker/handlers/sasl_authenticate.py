@@ -1,6 +1,6 @@
 """SaslAuthenticate v0-2: carries the tokens of a SASL exchange (KIP-152).
 
-v1   the lifetime of the session, for clients that authenticate again (KIP-368)
+v1   the lifetime of the session, for clients that reauthenticate (KIP-368)
 v2   flexible (KIP-482)
 """
 

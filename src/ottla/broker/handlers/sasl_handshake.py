@@ -3,8 +3,8 @@
 v0   tokens follow as bare frames
 v1   tokens follow in SaslAuthenticate (KIP-152)
 
-On listeners without SASL, and after authentication, it is answered with ILLEGAL_SASL_STATE, unless the client begins to
-authenticate again (KIP-368).
+On listeners without SASL, and after authentication, it is answered with ILLEGAL_SASL_STATE, unless the client
+reauthenticates (KIP-368).
 """
 
 from collections.abc import Awaitable

@@ -121,7 +121,7 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
         else:
             raise unknown_setting(name, [*BROKER_SETTINGS, *ALIASES, *UNUSED])
     if is_etcd(chosen.get("metadata")) and SESSION_TIMEOUT not in given:
-        # In etcd nobody notices that a process has ended, so its lease is shorter than Kafka's session.
+        # etcd does not detect that a process has ended, so its lease is shorter than Kafka's session.
         given[SESSION_TIMEOUT] = str(ETCD_SESSION_TIMEOUT_MS)
         chosen["broker_session_timeout_ms"] = ETCD_SESSION_TIMEOUT_MS
     config = BrokerConfig(**chosen, given=given, notices=tuple(notices))
@@ -220,7 +220,7 @@ class Settings:
         return name in self._given
 
     def _refresh(self, image: ClusterImage) -> None:
-        """Computes the broker's values again when its dynamic settings have changed."""
+        """Recomputes the broker's values when its dynamic settings have changed."""
         overlay = image.broker_configs
         if self._overlay is overlay:
             return
@@ -253,7 +253,7 @@ class Settings:
             (self._given, ConfigSource.STATIC_BROKER),
         )
 
-    # What the controller asks
+    # Checks for the controller
 
     def check_topic_configs(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
         try:
@@ -330,7 +330,7 @@ class Settings:
         """The topic to create automatically for `name`. Internal topics have their own settings.
 
         A replication factor that somebody set is required: with fewer brokers the topic is not created (KIP-115). The
-        default is only a wish: there are as many replicas as there are brokers, and more as brokers join.
+        default is only a target: there are as many replicas as there are brokers, and more as brokers join.
         """
         from ottla.metadata.controller import NewTopic
 

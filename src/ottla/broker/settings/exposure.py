@@ -11,13 +11,13 @@ from ottla.types import Endpoint
 
 LISTENERS, METRICS = "listeners", "metrics"
 UNENCRYPTED = "unencrypted"
-"""SASL without TLS: needs no permission, but a warning."""
+"""SASL without TLS: allowed, with a warning."""
 ANONYMOUS = "anonymous"
 """TLS without client certificates and without ACLs: the same."""
 
 
 def check_exposure(config: BrokerConfig) -> list[str]:
-    """What is exposed with permission, as warnings. Raises ConfigError for what is exposed without (--insecure)."""
+    """Warnings about what is exposed with permission (--insecure). Raises ConfigError for what is exposed without."""
     found = list(_exposed(config))
     for what, address in found:
         if what in _FIXES and what not in config.insecure:
@@ -76,9 +76,7 @@ def _shown(host: str, port: int | str) -> str:
 
 def _danger(what: str, address: str) -> str:
     if what == UNENCRYPTED:
-        return (
-            f"{address} uses SASL without TLS: who can listen on the network sees all records, and passwords of PLAIN"
-        )
+        return f"{address} uses SASL without TLS: anyone on the network path can read all records, and PLAIN passwords"
     if what == ANONYMOUS:
         return (
             f"everyone who can reach {address} can read, write and delete everything: it has TLS, but clients need no "
@@ -92,7 +90,7 @@ def _danger(what: str, address: str) -> str:
 
 
 _FIXES = {
-    LISTENERS: "listen on 127.0.0.1, set up TLS or SASL, or pass --insecure if you trust the network "
-    "(ottla.insecure=listeners)",
-    METRICS: "use 127.0.0.1, or pass --insecure if you trust the network (ottla.insecure=metrics)",
+    LISTENERS: "Listen on 127.0.0.1, set up TLS or SASL, or pass --insecure if you trust the network "
+    "(ottla.insecure=listeners).",
+    METRICS: "Use 127.0.0.1, or pass --insecure if you trust the network (ottla.insecure=metrics).",
 }

@@ -47,7 +47,7 @@ def listener_of(name: str) -> str:
 
 
 def check_listener_prefix(name: str) -> None:
-    """Raises ConfigError for a listener in upper case, as Kafka would not find it: a protection would be missing."""
+    """Raises ConfigError for a listener in upper case: Kafka would ignore it, and a protection would be missing."""
     listener = listener_of(name)
     if name.startswith(PREFIX) and listener != listener.lower():
         raise ConfigError(

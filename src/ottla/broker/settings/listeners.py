@@ -12,7 +12,7 @@ from ottla.types import INT32_MAX, Endpoint
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 """Hosts that stand for every interface; clients cannot connect to them."""
-EXAMPLE = "for example PLAINTEXT://127.0.0.1:9092"
+EXAMPLE = "Write NAME://HOST:PORT, for example PLAINTEXT://127.0.0.1:9092."
 
 
 class Listener(NamedTuple):
@@ -53,24 +53,24 @@ def parse_listeners(config: BrokerConfig) -> list[Listener]:
         if protocol is None:
             raise ConfigError(
                 f"No security protocol defined for listener {listener.name}",
-                f"add {listener.name}:PLAINTEXT to listener.security.protocol.map",
+                f"Add {listener.name}:PLAINTEXT to listener.security.protocol.map.",
             )
         if protocol not in SecurityProtocol.__members__:
             raise ConfigError(
                 f"listener.security.protocol.map: {protocol} is not a security protocol",
-                f"use one of {', '.join(SecurityProtocol.__members__)}",
+                f"Use one of {', '.join(SecurityProtocol.__members__)}.",
             )
         found.append(listener)
     if not found:
         raise ConfigError("listeners has no address to listen on", EXAMPLE)
     ports = [listener.port for listener in found if listener.port != 0]
     if len(ports) != len(set(ports)):
-        raise ConfigError("listeners has the same port twice", "use a different port for each listener")
+        raise ConfigError("listeners has the same port twice", "Use a different port for each listener.")
     inter_broker = config.inter_broker_listener_name
     if inter_broker is not None and inter_broker.upper() not in {listener.name for listener in found}:
         raise ConfigError(
             f"inter.broker.listener.name is {inter_broker}, which is not in listeners",
-            f"use one of {', '.join(listener.name for listener in found)}",
+            f"Use one of {', '.join(listener.name for listener in found)}.",
         )
     return found
 
@@ -98,7 +98,7 @@ def inter_broker_listener(config: BrokerConfig) -> str | None:
             return listener
     raise ConfigError(
         f"security.inter.broker.protocol is {wanted}, which no listener uses",
-        f"add a listener such as {wanted}://:9093, or set inter.broker.listener.name",
+        f"Add a listener such as {wanted}://:9093, or set inter.broker.listener.name.",
     )
 
 
@@ -119,12 +119,12 @@ def advertised_endpoints(
         for name, host, port in given:
             if name not in bound:
                 raise ConfigError(
-                    f"advertised.listeners has {name}, which is not in listeners", f"use one of {', '.join(bound)}"
+                    f"advertised.listeners has {name}, which is not in listeners", f"Use one of {', '.join(bound)}."
                 )
             if host in WILDCARDS:
                 raise ConfigError(
                     f"advertised.listeners cannot use {host or 'an empty host'}: no client could connect to it",
-                    "use a host name or address at which clients reach this broker",
+                    "Use a host name or address at which clients reach this broker.",
                 )
             addresses[name] = Endpoint(host, port or bound[name].port)
     return addresses
@@ -147,7 +147,7 @@ def _parse(setting: str, items: Sequence[str]) -> list[Listener]:
         # Kafka ignores the case of listener names.
         name = name.upper()
         if name in found:
-            raise ConfigError(f"{setting} has {name} twice", "use a different name for each listener")
+            raise ConfigError(f"{setting} has {name} twice", "Use a different name for each listener.")
         found[name] = Listener(name, host, port)
     return list(found.values())
 
@@ -158,7 +158,7 @@ def _protocols(text: str) -> dict[str, str]:
         name, colon, protocol = item.partition(":")
         if not colon:
             raise ConfigError(
-                f"Invalid value {item} for configuration listener.security.protocol.map", "write NAME:PROTOCOL"
+                f"Invalid value {item} for configuration listener.security.protocol.map", "Write NAME:PROTOCOL."
             )
         found[name.strip().upper()] = protocol.strip().upper()
     return found

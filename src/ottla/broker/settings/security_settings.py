@@ -98,7 +98,7 @@ class SecurityConfig(BaseConfig):
     ssl_endpoint_identification_algorithm: str = setting(
         "ssl.endpoint.identification.algorithm",
         "https",
-        "Whether this broker verifies the host names of other brokers (https); empty: not.",
+        "Whether this broker verifies the host names of other brokers (https); empty: it does not.",
         read_only=False,
     )
     ssl_principal_mapping_rules: str = setting(
@@ -135,13 +135,13 @@ class SecurityConfig(BaseConfig):
     connections_max_reauth_ms: int = setting(
         "connections.max.reauth.ms",
         0,
-        "A client with SASL must authenticate again after this time (KIP-368); 0: never.",
+        "A client with SASL must reauthenticate after this time (KIP-368); 0: never.",
         kind="long",
     )
     connection_failed_authentication_delay_ms: int = setting(
         "connection.failed.authentication.delay.ms",
         100,
-        "How long a failed authentication waits for its answer.",
+        "How long the answer to a failed authentication is delayed.",
         at_least=0,
     )
     sasl_oauthbearer_jwks_endpoint_url: str | None = setting(
@@ -150,7 +150,7 @@ class SecurityConfig(BaseConfig):
         "Where the keys of the identity provider are: an https:// or file:// URL of a JWKS document.",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = setting(
-        "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "How often the keys are read again.", kind="long"
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, "How often the keys are refreshed.", kind="long"
     )
     sasl_oauthbearer_expected_audience: tuple[str, ...] = setting(
         "sasl.oauthbearer.expected.audience", (), "A token must be for one of these audiences."

@@ -25,7 +25,7 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
 
     Each setting is declared once. Those that one component uses are declared in the config of that component, which
     this class inherits: a BrokerConfig is passed wherever a ReplicaConfig, ControllerConfig, GroupConfig,
-    TransactionConfig, QuotaConfig or SecurityConfig is wanted.
+    TransactionConfig, QuotaConfig or SecurityConfig is expected.
     """
 
     def __init__(self, *, given: Mapping[str, str] | None = None, notices: tuple[str, ...] = (), **values: Any) -> None:
@@ -101,7 +101,7 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
     fetch_max_bytes: int = setting(
         "fetch.max.bytes",
         57_671_680,
-        "The largest fetch response, whatever the client asks for.",
+        "The largest fetch response, whatever the client requests.",
         at_least=1024,
     )
     max_incremental_fetch_session_cache_slots: int = setting(
