@@ -1,4 +1,4 @@
-"""Parses the JSON of records, and says which records are bad and why: expressions on Spark's columns."""
+"""Parses the JSON of records, and finds which records are bad and why: expressions on Spark's columns."""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 CORRUPT = "_ottla_corrupt"
 PARSED = "_ottla_parsed"
 VALUE, END = "_ottla_value", "_ottla_end"
-"""Spark's JSON parser stops at the end of an object and ignores the rest of the text. To detect a rest, the value is
-wrapped: {"_ottla_value": [VALUE], "_ottla_end": true}. A rest then is a syntax error or a second item, or it hides the
+"""Spark's JSON parser stops at the end of an object and ignores trailing text. To detect it, the value is wrapped:
+{"_ottla_value": [VALUE], "_ottla_end": true}. Trailing text is then a syntax error or a second item, or it hides the
 second field."""
 PERMISSIVE = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
 SHOWN = 200
@@ -85,6 +85,6 @@ def _is_wrong(field: "StructField", schema: "StructType") -> "Column":
     text, is_present = f.col("value").cast("string"), f.element_at(_fields(), field.name).isNotNull()
     if not isinstance(field.dataType, StructType):
         return is_present & f.from_json(text, schema).getField(field.name).isNull()
-    # Of a struct Spark keeps the fields that it can parse, so the struct is not null.
+    # Spark keeps the fields of a struct that it can parse, so the struct is not null.
     alone = StructType([field, StructField(CORRUPT, StringType())])
     return is_present & f.from_json(text, alone, PERMISSIVE).getField(CORRUPT).isNotNull()

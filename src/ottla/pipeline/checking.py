@@ -1,4 +1,4 @@
-"""`validate`: finds the mistakes of a pipeline without running it, on a Spark session that reads nothing."""
+"""`validate`: finds mistakes in a pipeline without running it, on a Spark session that reads nothing."""
 
 import re
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,7 @@
 """The driver's process: runs a pipeline's queries on Spark and reports events to its supervisor.
 
 Started as `python -m ottla.pipeline.driver FD`. The first line of standard input is the job, as JSON; a later line
-`stop` means: finish the batch and end. When standard input closes, the supervisor has ended, and the driver ends too.
+`stop` means: finish the batch and exit. When standard input closes, the supervisor has exited; the driver exits too.
 Events go to the file descriptor FD as lines of JSON; Spark prints to standard output and error.
 """
 
@@ -23,7 +23,7 @@ ORPHAN_PATIENCE_S = 20
 FAILED = 3
 Report = Callable[..., None]
 
-# For short runs: Java's second compiler takes half of the CPU time of a start and does not pay off.
+# For short runs: Java's second compiler takes half of the CPU time at startup and does not pay off.
 QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 QUIET = {"spark.log.level": "ERROR", "spark.sql.streaming.metricsEnabled": "false"}
 
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> int:
 
 
 def validate(made: Pipeline, job: dict[str, Any], report: Report) -> None:
-    """Checks the pipeline on a local Spark, also if it will run on a cluster."""
+    """Checks the pipeline on a local Spark, even if it will run on a cluster."""
     from ottla.pipeline.checking import check
     from ottla.spark.spark_session import plain_session
 
@@ -98,7 +98,7 @@ def run(made: Pipeline, job: dict[str, Any], report: Report, stop: threading.Eve
 def _master_of(spark: Any) -> str:
     try:
         return str(spark.sparkContext.master)
-    except Exception:  # Spark Connect has no context to ask
+    except Exception:  # Spark Connect has no context
         return str(os.environ.get("SPARK_REMOTE", "remote"))
 
 

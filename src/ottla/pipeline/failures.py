@@ -24,7 +24,7 @@ CODES = {
 """Codes that a client does not retry, but that a restart of the query fixes: it writes the batch again."""
 WRAPPERS = {"STREAM_FAILED", "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR", "PYTHON_DATA_SOURCE_ERROR"}
 QUERY_MISTAKES = {"AnalysisException", "ParseException", "IllegalArgumentException", "UnsupportedOperationException"}
-"""What Spark raises for a mistake in a query, and also for what happens to the Python processes that it asks."""
+"""What Spark raises for a mistake in a query, and also for failures of its Python processes."""
 PYTHON_PROCESS = re.compile(
     r"\[PYTHON_\w*DATA_SOURCE_\w*ERROR\]"
     r"|\[DATA_SOURCE_NOT_FOUND\] Failed to find the data source: ottla\b"
@@ -116,5 +116,5 @@ def _is_retriable(kind: str, text: str) -> bool:
 
 
 def _one_line(text: str) -> str:
-    """In one line, without the SQLSTATEs at its end, of which each wrapping error adds one."""
+    """In one line, without the trailing SQLSTATEs: each wrapping error adds one."""
     return re.sub(r"(?: SQLSTATE: \w+)+$", "", " ".join(text.split()))

@@ -98,7 +98,7 @@ class Frames:
     # --- records ------------------------------------------------------------------------------------------
 
     def records(self, source: Source, group: str, *, headers: bool = False) -> "DataFrame":
-        """The unparsed records of a source; with `headers` they have that column in any case."""
+        """The unparsed records of a source; `headers` adds that column."""
         options = source_options(self.pipeline, source, self.bootstrap)
         if headers:
             options = {name: value for name, value in options.items() if name.lower() != "includeheaders"}

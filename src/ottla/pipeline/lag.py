@@ -79,7 +79,7 @@ def end_offsets(admin: "Admin", topics: list[str]) -> dict[TopicPartition, int]:
 
 
 def admin_settings(bootstrap: str, kafka: Mapping[str, str]) -> dict[str, str]:
-    """The settings of an admin client that answers or fails within seconds."""
+    """The settings of an admin client whose calls return or fail within seconds."""
     from ottla.client.core.foreign_settings import security_name
     from ottla.client.core.settings import AdminConfig
     from ottla.config import settings_of

@@ -185,7 +185,7 @@ def _named_sources(path: Path, declared: Declared, keys: dict[str, Any]) -> dict
     """The sources of one function by name; a single one is named after its topic."""
     several, one = keys.pop("sources", None), keys.pop("source", None)
     if several is not None and one is not None:
-        _refuse(path, declared, "source", "source and sources exclude each other", "Put all of them under sources.")
+        _refuse(path, declared, "source", "source and sources cannot be combined", "Put all of them under sources.")
     if several is not None and not isinstance(several, Mapping):
         _refuse(path, declared, "sources", f"is {several!r}; it must be a dict", 'Use {"orders": topic(…)}.')
     if one is None:
@@ -203,7 +203,7 @@ def _named_sources(path: Path, declared: Declared, keys: dict[str, Any]) -> dict
 def _merge(into: dict[str, Any], more: Mapping[str, Any], function: str) -> dict[str, str]:
     """Adds sources or tables of a function to those of the file, and returns their names there.
 
-    They keep their names, unless another function means something else by it.
+    They keep their names, unless another function uses the name for something else.
     """
     names = {}
     suffix = re.sub(r"\W", "_", function)
@@ -278,7 +278,7 @@ def _functions(path: Path) -> dict[str, Callable[..., Any]]:
 
 
 def _refuse_hidden(path: Path, marked: Sequence[Callable[..., Any]]) -> None:
-    """Refuses a second `def` of one name, which would silently replace the first."""
+    """Rejects a second `def` of one name, which would silently replace the first."""
     seen: set[str] = set()
     for function in marked:
         name = function.__qualname__

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.1
 QUERY_ID_TIMEOUT_S = 60
 STARTS_MAX = 6
-"""How often a query is started whose Python process does not start in time. After that the driver is restarted."""
+"""How often to start a query whose Python process does not start in time. After that the driver is restarted."""
 
 log = logging.getLogger("ottla.pipeline")
 
@@ -67,7 +67,7 @@ class Queries:
         self.running: list[Running] = []
 
     def start(self, stop: threading.Event | None = None) -> None:
-        """Starts one query after the other, until `stop` is set: together they would slow each other down."""
+        """Starts one query after the other, until `stop` is set: in parallel they would slow each other down."""
         make_active(self.frames.spark)
         starts: dict[str, Callable[[], StreamingQuery]] = {
             output.name: partial(self._start_output, output) for output in self.pipeline.outputs.values()
@@ -181,8 +181,8 @@ class Queries:
 def start_patiently(start: Callable[[], "StreamingQuery"], starts_max: int) -> "StreamingQuery":
     """Starts a query and returns it once its sources are up, or once it has failed.
 
-    Spark gives the Python process of a source ten seconds to start, and no setting changes that. A query that fails for
-    this has read and written nothing, so it is started again, up to `starts_max` times altogether.
+    Spark gives the Python process of a source ten seconds to start, and no setting changes that. A query that fails
+    because of this has read and written nothing, so it is restarted, up to `starts_max` starts in total.
     """
     while True:
         query = start()
@@ -191,7 +191,7 @@ def start_patiently(start: Callable[[], "StreamingQuery"], starts_max: int) -> "
         starts_max -= 1
         if query.isActive or not starts_max or not is_slow_start(query.exception()):
             return query
-        log.warning("query %s: Spark gave up waiting for its Python process; starting the query again", query.name)
+        log.warning("query %s: Spark timed out waiting for its Python process; restarting the query", query.name)
 
 
 def _plain(report: Any) -> dict[str, Any]:

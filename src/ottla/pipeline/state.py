@@ -124,7 +124,7 @@ class StateDirectory:
         except OSError:
             return False
         try:
-            # Shared, so that two status checks at the same moment do not take each other for a run.
+            # Shared, so that two concurrent status checks do not mistake each other for a run.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return False
         except BlockingIOError:
@@ -172,7 +172,7 @@ def user_state() -> Path:
 
 def remember(made: Pipeline) -> None:
     """Records the file of a pipeline of this name, so that `status NAME` finds it."""
-    with contextlib.suppress(OSError):  # a convenience: an unwritable home directory is no reason to fail
+    with contextlib.suppress(OSError):  # a convenience: an unwritable home directory is not a reason to fail
         _replace(user_state() / f"{made.name}.json", {"file": str(Path(made.file).absolute())})
 
 

@@ -67,7 +67,7 @@ class Driver:
             self.process.stdin.flush()
 
     def stop(self) -> None:
-        """Tells the driver to finish its batch and end."""
+        """Makes the driver finish its batch and exit."""
         self._say("stop")
 
     def kill(self) -> None:
@@ -81,7 +81,7 @@ class Driver:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
         status = self.process.wait()
-        # The JVM cleans up and ends after its Python process. If it does not, it would still use the checkpoint.
+        # The JVM cleans up and exits after its Python process. If it does not, it would still use the checkpoint.
         deadline = monotonic() + JVM_PATIENCE_S
         while self._has_processes() and monotonic() < deadline:
             threading.Event().wait(TICK_S / 4)
@@ -137,7 +137,7 @@ class Supervisor:
     # --- from outside -------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """The first call: finish the batch and end. The second call: end immediately."""
+        """The first call finishes the batch, then stops. The second call stops immediately."""
         self._stops += 1
         self._wakeup.set()
 

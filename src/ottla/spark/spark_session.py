@@ -1,4 +1,4 @@
-"""A SparkSession that is set up: Java, the Python of its workers, good settings for streams on one machine."""
+"""Creates a SparkSession: finds Java, sets the Python of its workers, and tunes it for streams on one machine."""
 
 import os
 import sys
@@ -50,7 +50,7 @@ def is_remote(master: str | None) -> bool:
 
 
 def plain_session(app_name: str, *, master: str | None = None, conf: Mapping[str, str] | None = None) -> "SparkSession":
-    """A session in which nobody has looked for our formats: Spark starts a Python process for that."""
+    """A session that has not looked up our formats yet: Spark starts a Python process for that."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -113,7 +113,7 @@ def name_environment(spark: "SparkSession") -> None:
 
 
 def found_format(spark: "SparkSession", name: str) -> Any:
-    """The JVM's object of a format; None if Spark does not know the format."""
+    """The JVM's object of a format; None if Spark does not find the format."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -124,7 +124,7 @@ def found_format(spark: "SparkSession", name: str) -> Any:
 
 
 def register(spark: "SparkSession") -> None:
-    """Registers the formats that Spark does not find by itself. `session()` calls it.
+    """Registers the formats that Spark does not find itself. `session()` calls it.
 
     Spark looks for the packages `pyspark_ottla` and `pyspark_ottla_database` once, in a Python process. It does not
     find them if ottla comes with the job (`--py-files`), or if that process is killed.

@@ -19,7 +19,7 @@ QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 """Linux only."""
 
 _to_spark: list[socket.socket | None] = []
-"""A worker's connection to Spark, once it was looked for; None if it is a Unix domain socket."""
+"""A worker's connection to Spark, once it was looked up; None if it is a Unix domain socket."""
 os.register_at_fork(after_in_child=_to_spark.clear)
 
 
@@ -35,10 +35,10 @@ def answer_promptly() -> None:
     """Avoids the kernel's delayed acknowledgement (40 ms), which would slow down a small micro-batch several times.
 
     Spark sends a task's command and its rows separately and without TCP_NODELAY, so the rows wait until the command is
-    acknowledged. The worker's kernel delays that by 40 ms, because a worker answers what it receives. This call
-    acknowledges the command, and lets the kernel acknowledge the rows when they are read. It lasts until the worker's
-    next answer; so it is repeated for each command, by what is unpickled from it. TCP_NODELAY, for the worker's own
-    messages, lasts.
+    acknowledged. The worker's kernel delays that by 40 ms, because it expects an answer to carry it. This call
+    acknowledges the command, and lets the kernel acknowledge the rows when they are read. Its effect lasts until the
+    worker's next answer, so unpickling each command repeats it. TCP_NODELAY, for the worker's own messages, is
+    permanent.
     """
     if not _is_spark_worker():
         return
@@ -70,10 +70,9 @@ def _find_connection() -> socket.socket | None:
 def settle() -> None:
     """Freezes the objects loaded so far for the garbage collector: at the 1st, 2nd, 4th … 64th request of a worker.
 
-    Spark's workers collect garbage after every request. With pandas and pyarrow loaded this takes 40 ms, and with a
-    client that the first requests have opened 10 ms more, for objects that stay, in each of the four or more processes
-    that a micro-batch passes through. It happens a few times only, because what a request leaves behind later would
-    never be freed.
+    Spark's workers collect garbage after every request. For long-lived objects this takes 40 ms with pandas and pyarrow
+    loaded, and 10 ms more with an open client, in each of the four or more processes that a micro-batch passes through.
+    It happens a few times only, because garbage of later requests would never be freed.
     """
     global _calls
     _calls += 1

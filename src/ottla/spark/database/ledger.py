@@ -2,7 +2,7 @@
 
 Tasks write their rows into a staging table, each attempt under its own token. The driver's `move` is one database
 transaction: it moves the rows of the successful attempts to the target, records the batch in the ledger, and deletes
-the staging rows. If Spark repeats the newest batch of the ledger, it is not moved again. An older batch is refused,
+the staging rows. If Spark repeats the newest batch of the ledger, it is not moved again. An older batch is rejected,
 because Spark repeats only the newest.
 """
 
@@ -70,7 +70,7 @@ class Entry:
 
 
 def prepare(database: Database, options: DatabaseOptions, schema: StructType) -> Target:
-    """Finds or creates the target and the sink's own tables; refuses columns that do not fit."""
+    """Finds or creates the target and the sink's own tables; rejects columns that do not fit."""
     check_names(database, options, schema)
     target = _ready(database, options, schema)
     if target is not None:
@@ -85,7 +85,7 @@ def prepare(database: Database, options: DatabaseOptions, schema: StructType) ->
 
 
 def check_names(database: Database, options: DatabaseOptions, schema: StructType) -> None:
-    """Refuses names that PostgreSQL would truncate: it would not find the table or column under its full name."""
+    """Rejects names that PostgreSQL would truncate: it would not find the table or column under its full name."""
     names = [("table", options.table, part, "Choose a shorter one.") for part in options.table.split(".")]
     names += [("column", name, name, "Give it a shorter one in the query with `as`.") for name in schema.names]
     long = [each for each in names if len(each[2].encode()) > LONGEST_NAME]
@@ -131,7 +131,7 @@ def _key_column(key: str, taken: dict[str, str], options: DatabaseOptions) -> st
 
 
 def check_keys(database: Database, table: str, keys: Sequence[str]) -> None:
-    """Refuses keys without a unique index, which a database needs to replace rows."""
+    """Rejects keys without a unique index, which a database needs to replace rows."""
     if not keys or set(keys) in database.unique_keys(table):
         return
     name = table.rpartition(".")[2]
@@ -255,7 +255,7 @@ def last_batch(database: Database, target: Target, sink: str) -> int:
 
 
 def _last(database: Database, target: Target, sink: str, *, locked: bool = False) -> tuple[int, str | None]:
-    """The last batch of a sink, and where its sources ended."""
+    """The last batch of a sink, and the end offsets of its sources."""
     lock = " for update" if locked and database.dialect == POSTGRES else ""
     found = database.query(
         f"select batch_id, positions from {quoted(target.ledger)} where sink = ? and target = ?{lock}",
@@ -266,7 +266,7 @@ def _last(database: Database, target: Target, sink: str, *, locked: bool = False
 
 
 def check_batch(database: Database, target: Target, sink: str, batch_id: int, positions: str | None) -> None:
-    """Refuses a batch whose number is taken by other rows.
+    """Rejects a batch whose number is taken by other rows.
 
     Spark repeats only the newest batch, as it was planned. Any other batch with a number that is in the ledger is
     from a checkpoint that is older than the ledger: skipping it would lose its rows.
@@ -283,7 +283,7 @@ def _refusal(
     is_another = last_id == batch_id and None not in (positions, ended) and positions != ended
     if last_id <= batch_id and not is_another:
         return None
-    has = f"batch {last_id}" if last_id > batch_id else f"a batch {batch_id} that ended elsewhere"
+    has = f"batch {last_id}" if last_id > batch_id else f"a batch {batch_id} with other end offsets"
     return OttlaError(
         f"the checkpoint is older than the table: this is batch {batch_id} of {sink}, and {target.table} already has "
         f"{has}",

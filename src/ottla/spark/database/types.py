@@ -88,8 +88,8 @@ def column_type(spark_type: DataType, dialect: str, column: str) -> str:
     pair = _SIMPLE.get(type(spark_type))
     if pair is None:
         raise OttlaError(
-            f"column {column} is {spark_type.simpleString()}, which the database has no column type for",
-            f"Select cast({column} as string) as {column}, or leave the column out.",
+            f"column {column} is {spark_type.simpleString()}, for which the database has no column type",
+            f"Select cast({column} as string) as {column}, or omit the column.",
         )
     return pair[1] if dialect == POSTGRES else pair[0]
 
@@ -106,7 +106,7 @@ def check_columns(schema: StructType, table: str, there: Sequence[Column], diale
             raise OttlaError(
                 f"table {table} has no column {field.name}; it has {names}",
                 f"Add it (alter table {table} add column {field.name} "
-                f"{column_type(field.dataType, dialect, field.name)}), or leave it out of the query.",
+                f"{column_type(field.dataType, dialect, field.name)}), or omit it from the query.",
             )
         if not fits(field.dataType, column, dialect, field.name):
             raise OttlaError(
@@ -139,7 +139,7 @@ def fits(spark_type: DataType, column: Column, dialect: str, name: str) -> bool:
 
 
 def _fits_sqlite(wanted: str, there: str) -> bool:
-    # SQLite stores any value in any column. Refused is only text that would silently stay text in a numeric column.
+    # SQLite stores any value in any column. Only text that would silently stay text in a numeric column is rejected.
     if there in ("blob", "numeric") or wanted == "boolean":
         return True
     mine = affinity(wanted)

@@ -80,7 +80,7 @@ class Clients:
         return self._notes
 
     async def ensure_decisions(self, names: Names) -> None:
-        """Creates the topic of the sink's decisions if it does not exist."""
+        """Creates the sink's decisions topic if it does not exist."""
         if names.decisions in self._topics:
             return
         found = await self._partitions_of(names.decisions)
@@ -108,7 +108,7 @@ class Clients:
             await self.admin.create_topic(names.decisions, partitions=LEDGER_PARTITIONS, configs=COMPACTED)
         except KafkaError as error:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
-                return  # another task was faster
+                return  # another task has created it
             text = f"topic {names.decisions}, which holds the sink's decisions, cannot be created: {error}"
             if error.retriable or is_away(error):
                 raise BrokersAway(text, f"Are the brokers at {self.options.bootstrap} running?") from None
@@ -138,7 +138,7 @@ class Clients:
         await self.admin.commit_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
 
     async def abort_part(self, names: Names, part: Part) -> None:
-        """Aborts a part. It is no error if the transaction has ended already."""
+        """Aborts a part. It is not an error if the transaction has ended already."""
         try:
             await self.admin.abort_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
         except KafkaError as error:
@@ -236,7 +236,7 @@ class Clients:
         deadline = monotonic() + 0.5
         while await self._offset(partition, LATEST, "read_committed") < end:
             if monotonic() > deadline:
-                # A driver died while it wrote a decision. Like a new driver, take over its id: that aborts it.
+                # A driver died while it wrote a decision. Take over its id, like a new driver: that aborts it.
                 async with driver_producer(self.options, names) as producer:
                     await producer.init_transactions(timeout_ms=PATIENCE_MS)
                 deadline = monotonic() + 10

@@ -1,6 +1,6 @@
 """What a task and a driver do next, decided from the decision record, the ledger and the current run. Pure.
 
-A sink's decision is one record of a compacted topic: this batch, made of these parts, by this run of the driver. It
+A sink's decision is one record of a compacted topic: this batch consists of these parts, says this run. It
 is written before the first part is committed. A decided batch is never rolled back: the next run rolls forward. The
 functions here return what a task and a driver have to do; tasks.py and driver.py do it.
 """
@@ -50,7 +50,7 @@ class Part:
         return PreparedTransaction(names.task(self.task), self.producer_id, self.producer_epoch)
 
     def is_same(self, other: "Part | None") -> bool:
-        """Whether it is the same transaction, not another copy of its rows."""
+        """Whether it is the same transaction, and not another copy of its rows."""
         return other is not None and (self.producer_id, self.producer_epoch) == (
             other.producer_id,
             other.producer_epoch,
@@ -68,7 +68,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Decision:
-    """This batch is made of these parts."""
+    """This batch consists of these parts."""
 
     query: str
     batch: int
@@ -83,7 +83,7 @@ class Decision:
     is_job: bool = False
     """A batch write, whose `query` is the job's id and whose batch is 0."""
     plan: str = ""
-    """Distinguishes this batch from another one of the same number that ends elsewhere; "" if unknown."""
+    """Distinguishes this batch from one with the same number and other end offsets; "" if unknown."""
 
     @property
     def owner(self) -> Run:
@@ -303,8 +303,8 @@ def check_plan(decision: Decision, plan: str) -> None:
     """Spark repeats a batch exactly as planned. A batch with other end offsets is another batch, with other rows."""
     if decision.plan and plan and decision.plan != plan:
         raise NotOwner(
-            f"the checkpoint is older than the sink: the sink has a batch {decision.batch} of this query that ended "
-            f"elsewhere (driver on {decision.owner.host})",
+            f"the checkpoint is older than the sink: the sink has a batch {decision.batch} of this query with other "
+            f"end offsets (driver on {decision.owner.host})",
             "Was the checkpoint restored from a backup, was its newest plan lost in a crash of the machine, or is "
             "another driver running on a copy of it? Continue with the newest checkpoint.",
         )
@@ -324,7 +324,7 @@ def check_ledger(ledger: Ledger, query: str, batch: int) -> None:
 
 
 def check_job(decision: Decision | None, ledger: Ledger, query: str) -> None:
-    """Refuses a job that was written before another one: the ledger's entries of it are of that earlier write.
+    """Rejects a job that was written before another one: its ledger entries are from that earlier write.
 
     That write was finished before the next job began. It must neither count as this one nor be repeated.
     """

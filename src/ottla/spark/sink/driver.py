@@ -1,6 +1,6 @@
 """OWNER of a sink on the driver: writes the decision, then commits every part of the batch.
 
-Spark keeps the process that commits from batch to batch, and this module keeps what it knows of a sink: as long as its
+Spark keeps the process that commits from batch to batch, and this module caches the state of a sink: as long as its
 producer is not fenced, no other driver can have decided anything, and nothing needs to be read again. The states of a
 batch are in states.py; `commit` moves it from what the tasks reported to DECIDED and COMMITTED, `abort` to ABORTED.
 """
@@ -94,13 +94,13 @@ class Driver:
         self._clients = owned
         self._names = names
         self._producer: AsyncProducer | None = None
-        """The producer of decisions. Without one this driver does not own the sink, and what it knows may be stale."""
+        """The producer of decisions. Without one this driver does not own the sink, and its state may be stale."""
         self._state = SinkState()
         self._ledger: Ledger = {}
-        """What the ledger held when the state was read. The driver does not need it for what it decides later."""
+        """The ledger when the state was read. The driver does not need it for its own later decisions."""
 
     async def commit(self, batch: Batch) -> None:
-        """Makes a batch visible exactly once, also after crashes and retries."""
+        """Makes a batch visible exactly once, even after crashes and retries."""
         await async_failpoint("before-decision")
         plan = await self.decide(batch)
         state = move(batch.state, BatchState.DECIDED)
@@ -116,7 +116,7 @@ class Driver:
     async def abort(self, batch: Batch, silent: Sequence[int] = ()) -> None:
         """Drops a batch that is not decided. After a decision it drops nothing.
 
-        `silent` are the tasks that returned nothing: they failed, or were killed, or still run.
+        `silent` are the tasks that returned nothing: they failed, were killed, or are still running.
         """
         state = await self._clients.read_state(self._names)
         if is_decided(state, batch.query, batch.batch):
@@ -295,7 +295,7 @@ class Driver:
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
-    """Runs everything concurrently and to its end, then raises the first failure."""
+    """Runs everything concurrently to completion, then raises the first failure."""
     for outcome in await asyncio.gather(*work, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome

@@ -10,9 +10,8 @@
     kill            kills the process
     kill-executor   kills the JVM that the Python worker belongs to
 
-Several are separated by commas. Each happens once: its file marks that it did, and removing the file makes it happen
-again. The sink calls these functions
-unconditionally: it has no separate code path for tests.
+Several are separated by commas. Each fires once: its file marks that it did, and removing the file arms it again. The
+sink calls these functions unconditionally: it has no separate code path for tests.
 """
 
 import asyncio
@@ -47,7 +46,7 @@ async def async_failpoint(place: str) -> None:
 
 
 def _taken(place: str, actions: tuple[str, ...], topic: str | None = None) -> Iterator[tuple[str, str]]:
-    """The actions that are set for this place and have not happened yet; each is marked as happened."""
+    """The actions that are set for this place and have not fired yet; each is marked as fired."""
     configured = os.environ.get(VARIABLE)
     for wanted in configured.split(",") if configured else ():
         name, action, path = wanted.split(":", 2)
@@ -58,7 +57,7 @@ def _taken(place: str, actions: tuple[str, ...], topic: str | None = None) -> It
         try:
             file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:
-            continue  # it has happened
+            continue  # it has fired
         os.write(file, str(os.getpid()).encode())
         os.close(file)
         yield action, path

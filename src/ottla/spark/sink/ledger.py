@@ -52,7 +52,7 @@ class Names:
         return f"{self.sink}-ended-{run}"
 
     def task_of(self, transactional_id: str) -> int | None:
-        """The task behind a transactional id of this sink; None for others'."""
+        """The task that a transactional id of this sink belongs to; None for other ids."""
         prefix, _, number = transactional_id.rpartition("-")
         return unsigned_from_text(number) if prefix == self.sink else None
 

@@ -13,12 +13,12 @@ from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.options import SinkOptions
 
 NO_TWO_PHASE = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
-"""The error of a broker with two-phase commit (KIP-939) turned off, and of a broker without it."""
+"""The errors of brokers with two-phase commit (KIP-939) turned off, and without it."""
 
 SettingsKey = tuple[tuple[str, str], ...]
 
 _without_two_phase: set[str] = set()
-"""Brokers that refused two-phase commit: a worker tries each only once."""
+"""Brokers that rejected two-phase commit: a worker tries each only once."""
 _spare: dict[SettingsKey, Producer] = {}
 """Transactional producers that left their transaction prepared. The next task reuses one under its own id."""
 _plain: dict[SettingsKey, Producer] = {}

@@ -39,7 +39,7 @@ def used_columns(schema: "StructType", options: SinkOptions) -> list[str]:
     if "value" not in types:
         shown = ", ".join(field.name for field in schema.fields)
         raise SinkError(
-            f"there is no column value among the columns ({shown})",
+            f"there is no column value; the columns are {shown}",
             "Add one: selectExpr('to_json(struct(*)) AS value').",
         )
     if options.topic is None and "topic" not in types:

@@ -27,7 +27,7 @@ class BatchState(enum.Enum):
     COMMITTED = "committed"
     """Every part of the batch is visible."""
     ABORTED = "aborted"
-    """What this run wrote for the batch is dropped."""
+    """The rows that this run wrote for the batch are dropped."""
 
 
 _S = BatchState

@@ -54,7 +54,7 @@ class Lookup:
             except KafkaError as error:
                 if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or monotonic() >= deadline:
                     raise
-            # One broker knows the topic and its leader does not (yet, or any more).
+            # One broker knows the topic, but its leader does not (yet, or any more).
             self._topics = []
             time.sleep(0.1)
 
@@ -111,8 +111,8 @@ class Lookup:
     def settled(self, start: SourceOffset, found: Found | None = None) -> Found:
         """The current offsets, or `found` if they are known. Looks them up again if they suggest a data loss.
 
-        It may not be one: a broker may have stale metadata of a topic that is new, got more partitions or was
-        recreated; a new leader may not know the high watermark yet.
+        It may not be one: a broker may have stale metadata of a topic that is new, was recreated or gained partitions;
+        a new leader may not know the high watermark yet.
         """
         found = found or self.found(must_exist=False)
         deadline = monotonic() + METADATA_DELAY_S
@@ -131,7 +131,7 @@ class Lookup:
         return self.found(must_exist=False)
 
     def resolve(self, bound: Bound, found: Found, *, is_start: bool) -> dict[TopicPartition, int]:
-        """The offsets for the user's option for the beginning or the end."""
+        """The offsets for the user's starting or ending option."""
         if bound.everywhere is not None:
             return dict(found.earliest if bound.everywhere == EARLIEST else found.latest)
         if bound.offsets is not None:

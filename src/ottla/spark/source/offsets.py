@@ -1,14 +1,14 @@
 """The source's offsets as Spark keeps them, how far the next batch goes, and which task reads what. Pure.
 
 An offset is a dict that Spark writes into the checkpoint as JSON. Topics have their names as keys, as with Spark's own
-Kafka source; what else must survive a restart has keys that no topic can have:
+Kafka source; other state that must survive a restart has keys that no topic can have:
 
 >>> {"orders": {"0": 120, "1": 98}, "@group": "ottla-source-orders-1f3a", "@ids": {"orders": "AAEC…"}}
 
 `@start` holds the beginnings of partitions that the previous offset does not include: all of them in the first batch,
-and new ones in a later batch. When Spark repeats the first batch it asks for the initial offset again, and by then the
-answer may differ. Therefore the end offset of a batch determines what the batch reads. `@split` holds how the batch is
-split into tasks, so that a repeated batch has the same tasks even if the options have changed.
+and new ones in a later batch. When Spark repeats the first batch it requests the initial offset again, which may differ
+by then. Therefore the end offset of a batch determines what the batch reads. `@split` holds how the batch is split into
+tasks, so that a repeated batch has the same tasks even if the options have changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -46,7 +46,7 @@ class Split:
     """How a batch is split into tasks."""
 
     min_partitions: int | None = None
-    """About how many tasks there are at least: large ranges are cut."""
+    """The approximate minimum number of tasks: large ranges are split."""
     max_records: int | None = None
     """No task reads more offsets than this."""
     min_records: int | None = None
@@ -144,7 +144,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Loss:
-    """Records that the query has not read and cannot read any more; `text` says what happened."""
+    """Records that are gone before the query has read them; `text` describes what happened."""
 
     text: str
 
@@ -173,7 +173,7 @@ def advance(
 
 
 def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartition, int], list[Loss]]:
-    """Where partitions begin that do not continue at their position in `start`, and what is lost by that."""
+    """Where partitions begin that do not continue at their position in `start`, and the records lost by that."""
     started: dict[TopicPartition, int] = {}
     made_again = others_of_a_name(start, found)
     losses = [Loss(recreated(topic)) for topic in sorted(made_again)]
@@ -205,7 +205,7 @@ def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartit
 
 
 def others_of_a_name(start: SourceOffset, found: Found) -> set[str]:
-    """The topics with another id than those whose offsets the query has."""
+    """The topics whose id differs from that of the topic with the query's offsets."""
     return {topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id}
 
 
@@ -268,7 +268,7 @@ def tasks_of(ranges: Iterable[OffsetRange], split: Split) -> list[list[OffsetRan
 
 
 def pieces_of(ranges: Iterable[OffsetRange], split: Split) -> list[OffsetRange]:
-    """Cuts ranges so that there are about `min_partitions` and none is larger than `max_records`.
+    """Splits ranges so that there are about `min_partitions` and none is larger than `max_records`.
 
     >>> pieces_of([OffsetRange(TopicPartition("a", 0), 0, 10)], Split(min_partitions=3))     # three: 0-3, 3-6, 6-10
     """

@@ -57,7 +57,7 @@ class AsyncRangeConsumer(AsyncConsumer):
     """Reads partitions from one offset to another."""
 
     async def start(self, pieces: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> None:
-        """Begins to read ranges of different partitions. If a topic has another id, there is OFFSET_OUT_OF_RANGE."""
+        """Begins to read ranges of different partitions. OFFSET_OUT_OF_RANGE if a topic has another id."""
         # Otherwise the next range would wait for the topic's metadata again.
         self._positions.pinned_topics = frozenset(piece.partition.topic for piece in pieces)
         await self.assign([piece.partition for piece in pieces])
@@ -248,7 +248,7 @@ class RangeReader:
         self._poll_timeout_ms = poll_timeout_ms
 
     def read(self, pieces: Sequence[OffsetRange]) -> "Iterator[pyarrow.RecordBatch]":
-        """All of them at once. If one has a problem, what is left is read one after the other."""
+        """Reads all ranges concurrently. If one fails, the rest is read one after the other."""
         left = {piece.partition: piece for piece in pieces}
         if len(left) > 1:
             yield from self._read_together(left)
@@ -256,7 +256,7 @@ class RangeReader:
             yield from self._read_one(piece)
 
     def _read_together(self, left: dict[TopicPartition, OffsetRange]) -> "Iterator[pyarrow.RecordBatch]":
-        """Leaves in `left` what could not be read."""
+        """Leaves the ranges that could not be read in `left`."""
         self._consumer.start(list(left.values()), self._topic_ids)
         while left:
             try:
@@ -303,7 +303,7 @@ class RangeReader:
                     )
                 if consumer.is_gone(partition):
                     lost(
-                        f"{partition} was deleted while offsets {position} to {end - 1} were to be read",
+                        f"{partition} was deleted before offsets {position} to {end - 1} were read",
                         fail_on_data_loss,
                     )
                     return
@@ -337,7 +337,7 @@ def batches_of(
 
 
 def next_sections(fetches: Sequence[CompletedFetch]) -> "list[tuple[CompletedFetch, list[Section]]]":
-    """What the next Arrow batch is made of."""
+    """The sections of the next Arrow batch."""
     planned: list[tuple[CompletedFetch, list[Section]]] = []
     rows, size_bytes = ROWS_PER_BATCH, BYTES_PER_BATCH
     for fetched in fetches:
@@ -407,7 +407,7 @@ def lost(text: str, fail_on_data_loss: bool) -> None:
 
 
 class Patience:
-    """A deadline that starts again with every fetch."""
+    """A deadline that restarts with every fetch."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms

@@ -56,7 +56,7 @@ COMMIT_TIMEOUT_MS = 5_000
 """Group offsets are for display: a batch does not wait longer for them."""
 
 SHOW_AGAIN_S = 30
-"""How long to wait after the coordinator refused them."""
+"""How long to wait after the coordinator has rejected them."""
 
 RETRY_S = 0.5
 """The back-off after brokers failed to answer."""
@@ -87,7 +87,7 @@ def check_schema(options: SourceOptions, schema: StructType | None) -> None:
     own = spark_schema(options)
     if schema is not None and schema != own:
         raise OttlaError(
-            f"the columns of format ottla are fixed: {own.simpleString()}; schema() has {schema.simpleString()}",
+            f"the columns of format ottla are fixed: {own.simpleString()}, not {schema.simpleString()}",
             "Remove schema(), and parse the value afterwards, for example with from_json.",
         )
 
@@ -150,10 +150,10 @@ class BatchReader(DataSourceReader):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """`spark.readStream.format("ottla")`: lives in its own process as long as the query runs."""
+    """`spark.readStream.format("ottla")`: runs in its own process as long as the query runs."""
 
     def __init__(self, options: SourceOptions, schema: StructType | None = None) -> None:
-        # They are checked by the first call: Spark cannot show an error that is raised here.
+        # The options are checked by the first call: Spark cannot show an error that is raised here.
         self.options = options
         self._schema = schema
         self._lookup: Lookup | None = None
@@ -205,7 +205,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with explained(self.options.bootstrap):
             offset = SourceOffset.from_dict(start)
-            # Spark has finished everything before it, but calls commit() only with the next batch, which may be late.
+            # Spark has finished everything before `start`, but calls commit() only with the next batch.
             self._show(offset)
             offset = self._of_this_query(offset)
             found = self._patiently(lambda: self._ask().settled(offset, self._target))
@@ -246,7 +246,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         hint = "Give this query its own checkpointLocation"
         if not kept:
             raise OttlaError(
-                f"the checkpoint is of a query that read {others}; this one reads {self.options.subscription}",
+                f"the checkpoint belongs to a query that read {others}; this one reads {self.options.subscription}",
                 f"{hint}.",
             )
         if self.options.fail_on_data_loss:

@@ -1,1 +1,1 @@
-"""For the PYTHONPATH of Spark's Python processes: a source's process connects to Spark first, and imports it then."""
+"""For the PYTHONPATH of Spark's Python processes: a source's process connects to Spark before it imports PySpark."""

@@ -1,9 +1,9 @@
-"""Python imports this at its start, if this directory is on its path: connects a source's process to Spark at once.
+"""Python imports this at startup if this directory is on its path: connects a source's process to Spark immediately.
 
 Spark starts `python -m pyspark.sql.streaming.python_streaming_source_runner` for every stream, and gives it ten seconds
 to connect back. No setting changes that. The process imports PySpark, pandas and pyarrow first, which takes half a
-second of CPU time, and on a machine with many times more work than cores more than the ten seconds. With the connection
-made here, Spark waits for the rest as long as it takes. Any other process only runs the next sitecustomize on its path.
+second of CPU time, and more than ten seconds on an overloaded machine. With the connection made here, Spark waits for
+the rest as long as it takes. Any other process only runs the next sitecustomize on its path.
 """
 
 import os
