@@ -365,7 +365,7 @@ class MetadataFollower:
 
     async def _submit(self, decide: Decide[R], *, repeatable: bool = False) -> R:
         """Decides from the current image and commits. Subscribers have applied the changes when this returns.
-        `repeatable` decisions are made again in every session."""
+        `repeatable` decisions are repeated in every session."""
         reply = await self._decide_and_commit(
             decide, self._store.commit_repeatable if repeatable else self._store.commit
         )

@@ -8,7 +8,7 @@ A session is a row and a locked file. The kernel releases the lock when the proc
 sessions detect a crash immediately. A process that hangs stops touching its file, and other sessions expire it after
 `session_timeout_ms`, as ZooKeeper would. If it hangs inside a transaction, they kill it: it is on the same host.
 
-On a full disk a session works on a copy in memory. It only accepts changes that are made again in every session, which
+On a full disk a session works on a copy in memory. It only accepts changes that are repeated in every session, which
 is enough to serve what is stored, and it expires once there is space. That is allowed only while there is no other
 session: two copies would be a split brain.
 """

@@ -140,7 +140,7 @@ class MetadataStore(ABC):
         """
 
     async def commit_repeatable(self, operations: Sequence[Operation]) -> None:
-        """Like `commit`, for changes that are made again in every session: the registration of a broker, elections. A
+        """Like `commit`, for changes that are repeated in every session: the registration of a broker, elections. A
         store that cannot write at the moment may keep them in memory until it expires the session."""
         await self.commit(operations)
 

@@ -1,1 +1,1 @@
-"""Who is connected: TLS contexts of listeners, SASL exchanges, users and tokens."""
+"""Authentication of clients: TLS contexts of listeners, SASL exchanges, users and tokens."""

@@ -327,7 +327,7 @@ class Reading:
             log_start_offset=log.log_start_offset,
             aborted_transactions=None,
             preferred_read_replica=preferred,
-            records=records,  # type: ignore[arg-type]  # what stays in its file is encoded as a part of its own
+            records=records,  # type: ignore[arg-type]  # what stays in its file is encoded as a separate part
         )
         if diverging is not None:
             data.diverging_epoch = diverging

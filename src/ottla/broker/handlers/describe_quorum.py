@@ -1,4 +1,4 @@
-"""DescribeQuorum v0-2: who decides about the cluster's metadata (KIP-595, KIP-836, KIP-853).
+"""DescribeQuorum v0-2: the brokers as the quorum of the cluster's metadata (KIP-595, KIP-836, KIP-853).
 
 There is no Raft quorum: every broker can change the metadata store. Tools see each broker as a voter that has every
 change, the controller as leader, and the store's revision as end of the log.

@@ -38,7 +38,7 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
         given: ClassVar[Mapping[str, str]]
         notices: ClassVar[tuple[str, ...]]
 
-    # Who and where
+    # Identity and addresses
 
     node_id: int = setting("node.id", 0, "This broker's id, unique in the cluster; broker.id is an alias.", at_least=0)
     broker_rack: str | None = setting("broker.rack", None, "The rack of this broker; replicas are spread over racks.")
