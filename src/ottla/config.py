@@ -21,6 +21,9 @@ from ottla.errors import ConfigError
 
 C = TypeVar("C")
 
+BROKER_ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
+"""Other names of broker settings."""
+
 HIDDEN = "[hidden]"
 """What is shown instead of a secret, as in Kafka."""
 

@@ -7,10 +7,17 @@ from typing import NamedTuple
 ZERO_UUID = bytes(16)
 """The all-zero id, which means "none" in the protocol."""
 
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+METADATA_TOPIC = "__cluster_metadata"
+"""The log of Kafka's controllers, which Ottla does not have. Requests and tools refer to it by this name."""
 REBALANCES_TOPIC = "__ottla_rebalances"
 """A topic with the reason of every rebalance, as JSON with the group id as key."""
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", REBALANCES_TOPIC})
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, REBALANCES_TOPIC})
+
+BROKERS_ON_HOST_MAX = 100
+"""How many brokers `serve --brokers` or an embedded cluster can have."""
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

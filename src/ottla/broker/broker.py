@@ -38,7 +38,7 @@ from ottla.metadata.etcd.location import is_etcd
 from ottla.metadata.file_systems import check_local
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
-from ottla.metadata.opening import access_of, open_store
+from ottla.metadata.opening import DATABASE_FILE, METADATA_DIRECTORY, access_of, open_store
 from ottla.metadata.store import MetadataStore
 from ottla.net.server import Connection, Disconnect, Limits, Server
 from ottla.replication.broker_peers import BrokerPeers
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.broker")
 
-METADATA_DIRECTORY, METADATA_FILE = "metadata", "metadata.sqlite"
 """Next to the directories of partitions, which all end with a number."""
 STOP_GRACE_MS = 3_000
 """How long requests in progress may take to finish when the broker stops."""
@@ -300,11 +299,11 @@ class Broker:
         """The address in etcd, or the file of the metadata, whose directory exists when this returns."""
         if self.config.metadata is not None and is_etcd(self.config.metadata):
             return self.config.metadata
-        path = self.config.metadata or os.path.join(data, METADATA_DIRECTORY, METADATA_FILE)
+        path = self.config.metadata or os.path.join(data, METADATA_DIRECTORY, DATABASE_FILE)
         if self.config.metadata:
             check_local(path)
         if os.path.isdir(path):
-            path = os.path.join(path, METADATA_FILE)
+            path = os.path.join(path, DATABASE_FILE)
         try:
             self._disk.make_directories(os.path.dirname(path) or ".")
         except OSError as error:

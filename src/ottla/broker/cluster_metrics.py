@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.clock import NEVER_MS
 from ottla.metadata.image import NO_IMAGE, ClusterImage, PartitionImage
+from ottla.metadata.records import NO_LEADER
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
 
-NO_LEADER = -1
 FAILOVER_BOUNDS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 

@@ -9,7 +9,7 @@ from ottla.clock import Clock
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.types import REBALANCES_TOPIC, TopicPartition, partition_for, uuid4_from
+from ottla.types import OFFSETS_TOPIC, REBALANCES_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, partition_for, uuid4_from
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from ottla.coordinator.runtime import CoordinatorRuntime
     from ottla.coordinator.transaction.shard import TransactionShard
     from ottla.replication.broker_peers import BrokerPeers
-
-OFFSETS_TOPIC = "__consumer_offsets"
-TRANSACTIONS_TOPIC = "__transaction_state"
 
 
 class Coordinators:

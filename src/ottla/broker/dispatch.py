@@ -27,7 +27,7 @@ from ottla.net.ordered_responses import Response
 from ottla.net.server import Connection, Disconnect
 from ottla.protocol.api import API, Api, ApiKey, snake_case
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response_parts
-from ottla.protocol.primitives import ProtocolError
+from ottla.protocol.primitives import MALFORMED, ProtocolError
 
 if TYPE_CHECKING:
     from ottla.broker.throttling import Throttling
@@ -60,7 +60,6 @@ LATENCY_BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 
 _handlers: dict[int, Handler] = {}
 _header = struct.Struct(">hhih").unpack_from
-_MALFORMED = (struct.error, IndexError, UnicodeDecodeError)
 
 
 def handles(key: ApiKey) -> Callable[[Handler], Handler]:
@@ -181,7 +180,7 @@ class Dispatcher:
                             route.observe(monotonic() - started)
                         return answered
             request = route.decode(frame, version, position)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             self.malformed += 1
             raise Disconnect(f"request header: {error}") from None
         except ProtocolError as error:

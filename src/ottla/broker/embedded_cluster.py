@@ -11,8 +11,7 @@ from ottla.broker.embedded import EmbeddedBroker, create_security, setting_text
 from ottla.broker.one_host import settings_of_brokers
 from ottla.checks import require_number
 from ottla.errors import OttlaError
-
-BROKERS_MAX = 100
+from ottla.types import BROKERS_ON_HOST_MAX
 
 
 class EmbeddedCluster:
@@ -43,7 +42,7 @@ class EmbeddedCluster:
         secure: bool = False,
     ) -> None:
         self._security = create_security(listen) if secure else None
-        count = require_number(brokers, "brokers", at_least=1, at_most=BROKERS_MAX)
+        count = require_number(brokers, "brokers", at_least=1, at_most=BROKERS_ON_HOST_MAX)
         self._temporary = tempfile.TemporaryDirectory(prefix="ottla-") if data is None else None
         self.data = Path(self._temporary.name if self._temporary is not None else data)  # type: ignore[arg-type]
         self.brokers = ()

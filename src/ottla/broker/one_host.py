@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from ottla.errors import ConfigError
+from ottla.metadata.opening import DATABASE_FILE, METADATA_DIRECTORY
 
 REPLICAS = 3
 _PORT = re.compile(r":(\d+)(?=\s*(?:,|$))")
@@ -21,13 +22,13 @@ def broker_directory(data: str, node_id: int) -> str:
 
 
 def metadata_file(data: str) -> str:
-    return f"{data}/cluster/metadata.sqlite"
+    return f"{data}/cluster/{DATABASE_FILE}"
 
 
 def metadata_location(values: Mapping[str, str], *, is_cluster: bool) -> str:
     """Where brokers with these settings have their metadata: a file, or an address in etcd."""
     data = (values.get("log.dirs") or values.get("log.dir") or ".").rstrip("/") or "/"
-    own = metadata_file(data) if is_cluster else f"{data}/metadata/metadata.sqlite"
+    own = metadata_file(data) if is_cluster else f"{data}/{METADATA_DIRECTORY}/{DATABASE_FILE}"
     return values.get("ottla.metadata") or own
 
 

@@ -17,14 +17,11 @@ from ottla.metadata.quota_changes import client_quotas
 from ottla.net.connection_rates import ConnectionRates
 from ottla.net.ordered_responses import Response
 from ottla.net.server import Server
-from ottla.protocol.api import ApiKey
+from ottla.protocol.api import BEFORE_AUTHENTICATION, ApiKey
 from ottla.protocol.framing import encode_response_parts
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.security.quotas import ClientQuotas, connection_rates_of
 from ottla.security.resources import CLUSTER, Operation
-
-BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
-"""Requests of clients whose user is not known yet. Kafka does not count them either."""
 
 
 class Throttling:

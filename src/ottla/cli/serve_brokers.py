@@ -17,11 +17,12 @@ from typing import NoReturn
 
 from ottla.broker.one_host import broker_directory, settings_of_brokers
 from ottla.cli.serve import run_broker, say_ready
-from ottla.cli.serve_options import BROKERS_MAX, DEFAULT_DATA, Options
+from ottla.cli.serve_options import DEFAULT_DATA, Options
 from ottla.cli.systemd import notify, watchdog_interval_s
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.log.log_directory import LOCK_FILE
+from ottla.types import BROKERS_ON_HOST_MAX
 
 FIRST_DELAY_S, LAST_DELAY_S = 0.5, 30.0
 """The delay before a broker is restarted. After repeated failures it doubles, up to the maximum."""
@@ -278,7 +279,9 @@ def _warn_of_missing(options: Options) -> None:
     assert options.brokers is not None
     data = _data_of(options)
     missing = [
-        n for n in range(options.brokers, BROKERS_MAX) if os.path.exists(f"{broker_directory(data, n)}/{LOCK_FILE}")
+        n
+        for n in range(options.brokers, BROKERS_ON_HOST_MAX)
+        if os.path.exists(f"{broker_directory(data, n)}/{LOCK_FILE}")
     ]
     if missing:
         names = ", ".join(map(str, missing))

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.checks import number_from_text, port_from_text
+from ottla.config import BROKER_ALIASES
 from ottla.errors import OttlaError
+from ottla.types import BROKERS_ON_HOST_MAX
 
 DEFAULT_LISTEN = "127.0.0.1:9092"
 DEFAULT_DATA = "ottla-data"
 LOG_LEVELS = ("debug", "info", "warning", "error")
-BROKERS_MAX = 100
 SEE_HELP = "see: ottla serve --help"
 
 HELP = f"""\
@@ -68,7 +69,7 @@ _SETTINGS = {
     "--metrics": "ottla.metrics.listen",
 }
 """Options that set a setting."""
-_ALIASES = {"log.dirs": "log.dir", "node.id": "broker.id"}
+_ALIASES = {setting: alias for alias, setting in BROKER_ALIASES.items()}
 """An option also replaces the other name of its setting."""
 _FLAGS = ("--stop-with-stdin", "--insecure")
 _OTHERS = ("--config", "--set", "--log-level", "--brokers", "--add-scram")
@@ -153,8 +154,10 @@ def listener(address: str) -> str:
 
 def _number_of_brokers(text: str, values: dict[str, str]) -> int:
     number = number_from_text(text)
-    if number is None or not 1 <= number <= BROKERS_MAX:
-        raise OttlaError(f"cannot run {text!r} brokers", f"write --brokers N with a number from 1 to {BROKERS_MAX}")
+    if number is None or not 1 <= number <= BROKERS_ON_HOST_MAX:
+        raise OttlaError(
+            f"cannot run {text!r} brokers", f"write --brokers N with a number from 1 to {BROKERS_ON_HOST_MAX}"
+        )
     if "node.id" in values or "broker.id" in values:
         raise OttlaError(
             "--brokers cannot be combined with a node id", "--brokers assigns the ids 0, 1, 2 …; remove the node id"

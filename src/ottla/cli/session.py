@@ -15,6 +15,7 @@ from ottla.client.admin.transaction_model import OpenTransaction
 from ottla.client.blocking import Admin, Consumer
 from ottla.client.core.model import ConsumerRecord, TopicDescription
 from ottla.client.core.security import client_security
+from ottla.client.core.security_settings import SECURITY
 from ottla.client.core.settings import AdminConfig, ClientConfig, ConsumerConfig, build, parse_endpoint
 from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
 from ottla.net.connection import Connection
@@ -24,7 +25,6 @@ from ottla.types import TopicPartition
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_MS = 5_000
 API_TIMEOUT_MS = 20_000
-SECURITY = ("security.", "ssl.", "sasl.", "enable.ssl.")
 TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 TOPIC_NAME_LENGTH_MAX = 249
 

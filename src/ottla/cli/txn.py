@@ -12,7 +12,6 @@ from ottla.cli.output import CommandError, console, duration, plural, print_fact
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, find_topics, open_admin, read_to_end
 from ottla.client.admin.transaction_model import (
     STATES,
-    TRANSACTIONS_TOPIC,
     HangingTransaction,
     HistoryStep,
     StoredTransaction,
@@ -24,7 +23,7 @@ from ottla.client.admin.transaction_model import (
 from ottla.client.blocking import Admin
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.types import TopicPartition, partition_for
+from ottla.types import TRANSACTIONS_TOPIC, TopicPartition, partition_for
 
 app = typer.Typer(help="Inspect transactions, find hanging ones, and abort or commit them.", no_args_is_help=True)
 

@@ -21,7 +21,7 @@ from ottla.net.backoff import Backoff
 from ottla.protocol.record_batch import control_batch
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
-from ottla.types import TopicPartition
+from ottla.types import OFFSETS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.coordinator.group.shard import GroupShard
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.coordinator")
 
-OFFSETS_TOPIC = "__consumer_offsets"
 RETRY = Backoff(20, 1_000)
 WARNED_AFTER = 6
 """This many consecutive failures take about a second, longer than an election. From then on a warning is logged."""

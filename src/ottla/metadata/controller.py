@@ -13,14 +13,14 @@ from ottla.metadata import records
 from ottla.metadata.decisions import Decision, Put, Remove
 from ottla.metadata.image import ClusterImage, TopicImage
 from ottla.metadata.placement import place_replicas, position_of
-from ottla.types import ZERO_UUID
+from ottla.types import METADATA_TOPIC, ZERO_UUID
 
 MAX_TOPIC_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """A larger request is rejected, because it would block all others."""
 
 _LEGAL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-_RESERVED_TOPICS = frozenset({"__cluster_metadata"})
+_RESERVED_TOPICS = frozenset({METADATA_TOPIC})
 
 
 class Rules(Protocol):

@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from ottla.metadata.store import MetadataStore
 
 
+METADATA_DIRECTORY, DATABASE_FILE = "metadata", "metadata.sqlite"
+"""Names in the data directory of a broker that keeps its metadata there."""
+
+
 def open_store(
     location: str, access: EtcdAccess | None = None, *, session_timeout_ms: int, clock: Clock = system_clock
 ) -> "MetadataStore":

@@ -258,3 +258,6 @@ for _line in _TABLE.strip().splitlines():
     _package = {"": "messages", "unserved": "messages.unserved", "-": None}["".join(_place)]
     _since = None if _flexible == "-" else int(_flexible)
     API[int(_key)] = Api(int(_key), _name, int(_first), int(_last), _since, _package)
+
+BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""Requests of clients whose user is not known yet. As in Kafka, quotas do not count them."""

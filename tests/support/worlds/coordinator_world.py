@@ -8,7 +8,7 @@ import json
 from dataclasses import replace
 from typing import Any, Self
 
-from ottla.broker.coordinators import OFFSETS_TOPIC, Coordinators
+from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.settings.config import Settings, load_config
 from ottla.coordinator.group.shard import GroupShard
@@ -18,7 +18,7 @@ from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
-from ottla.types import REBALANCES_TOPIC, TopicPartition
+from ottla.types import OFFSETS_TOPIC, REBALANCES_TOPIC, TopicPartition
 from tests.support import fresh_load
 from tests.support.worlds.data_world import DataWorld, Peer, topic_id_of
 

@@ -13,9 +13,8 @@ from ottla.broker.settings.config import (
     Synonym,
     load_config,
 )
-from ottla.broker.settings.settings_table import ALIASES
 from ottla.broker.settings.unused_settings import UNUSED, UNUSED_AT_RUN_TIME, UNUSED_TOPIC_SETTINGS, is_unused
-from ottla.config import read_properties, settings_of
+from ottla.config import BROKER_ALIASES, read_properties, settings_of
 from ottla.coordinator.group.config import GroupConfig
 from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.errors import ConfigError, ErrorCode, KafkaError
@@ -210,7 +209,7 @@ def test_no_setting_is_both_used_and_unused_and_all_are_documented() -> None:
     assert not UNUSED & BROKER_SETTINGS.keys()
     assert not UNUSED_TOPIC_SETTINGS.keys() & TOPIC_SETTINGS.keys()
     assert all(is_unused(name) for name in UNUSED_AT_RUN_TIME)
-    assert not ALIASES.keys() & BROKER_SETTINGS.keys()
+    assert not BROKER_ALIASES.keys() & BROKER_SETTINGS.keys()
     for setting in BROKER_SETTINGS.values():
         assert setting.doc.endswith("."), setting.name
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from ottla.coordinator.transaction.transaction import (
-    EPOCH_MAX,
     LAST_CLIENT_EPOCH,
     ProducerIdAndEpoch,
     Transaction,
     TransactionState,
 )
 from ottla.errors import ErrorCode
+from ottla.protocol.wire_values import PRODUCER_EPOCH_MAX
 from tests.support.worlds.transaction_world import NEW, OLD, TIMEOUT_MS, TransactionWorld, places
 
 S = TransactionState
@@ -192,9 +192,9 @@ def test_the_request_that_used_the_last_epoch_can_be_retried() -> None:
 def test_fencing_may_use_the_epoch_reserved_for_it() -> None:
     world = world_with(stored(S.ONGOING, epoch=LAST_CLIENT_EPOCH))
     assert world.init() is ErrorCode.CONCURRENT_TRANSACTIONS
-    assert world.transaction.producer_epoch == EPOCH_MAX
+    assert world.transaction.producer_epoch == PRODUCER_EPOCH_MAX
     world.write_markers()
-    assert world.transaction.producer_epoch == EPOCH_MAX
+    assert world.transaction.producer_epoch == PRODUCER_EPOCH_MAX
     producer = world.init()
     assert producer.producer_id != 7
     assert producer.producer_epoch == 0
@@ -205,7 +205,7 @@ def test_a_producer_whose_last_epoch_was_fenced_gets_no_epoch_beyond() -> None:
     world = world_with(stored(S.ONGOING, epoch=LAST_CLIENT_EPOCH, start_timestamp=1_700_000_000_000))
     world.wait(TIMEOUT_MS + 20_000)
     world.write_markers()
-    assert (world.state, world.transaction.producer_epoch) == ("CompleteAbort", EPOCH_MAX)
+    assert (world.state, world.transaction.producer_epoch) == ("CompleteAbort", PRODUCER_EPOCH_MAX)
     assert world.abort(ProducerIdAndEpoch(7, LAST_CLIENT_EPOCH)) is ErrorCode.PRODUCER_FENCED
 
 
@@ -218,7 +218,7 @@ def test_a_transaction_that_ends_with_the_last_epoch_moves_to_a_new_producer_id(
     assert following.producer_id != 7
     assert following.producer_epoch == 0
     (marker,) = world.markers
-    assert (marker.producer_id, marker.producer_epoch) == (7, EPOCH_MAX), "the markers fence the old id"
+    assert (marker.producer_id, marker.producer_epoch) == (7, PRODUCER_EPOCH_MAX), "the markers fence the old id"
     assert world.transaction.next_producer_id == following.producer_id
     assert world.end(last, commit=commit) is ErrorCode.CONCURRENT_TRANSACTIONS
     world.fail_over()
@@ -248,7 +248,7 @@ def test_transactions_continue_past_the_last_epoch() -> None:
         producer = world.commit(producer)
         world.write_markers()
         seen.append(producer)
-    assert [each.producer_epoch for each in seen] == [*range(LAST_CLIENT_EPOCH - 10, EPOCH_MAX), *range(10)]
+    assert [each.producer_epoch for each in seen] == [*range(LAST_CLIENT_EPOCH - 10, PRODUCER_EPOCH_MAX), *range(10)]
     assert len({each.producer_id for each in seen}) == 2
 
 

@@ -5,8 +5,9 @@ Spec: E11.
 
 import pytest
 
-from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, NEVER_MS, ProducerIdAndEpoch
+from ottla.coordinator.transaction.transaction import LAST_CLIENT_EPOCH, ProducerIdAndEpoch
 from ottla.errors import ErrorCode
+from ottla.protocol.wire_values import NO_TIMEOUT_MS
 from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, places
 
 
@@ -32,7 +33,7 @@ def test_keeping_the_prepared_transaction_requires_two_phase_commit() -> None:
 
 def test_a_two_phase_transaction_never_times_out() -> None:
     world, producer = prepared()
-    assert world.transaction.timeout_ms == NEVER_MS
+    assert world.transaction.timeout_ms == NO_TIMEOUT_MS
     world.wait(365 * 86_400_000)
     assert world.state == "Ongoing"
     world.fail_over()

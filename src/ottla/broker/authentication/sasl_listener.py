@@ -17,13 +17,12 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.net.log_limit import LogLimit, one_line
 from ottla.net.ordered_responses import Response
 from ottla.net.server import Connection, Disconnect, Handle
-from ottla.protocol.api import API, ApiKey
+from ottla.protocol.api import API, BEFORE_AUTHENTICATION, ApiKey
 from ottla.security.principal import USER, Principal
 from ottla.security.sasl.server_exchanges import Outcome, SaslFailure
 
 log = logging.getLogger("ottla.security")
 
-BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 REAUTHENTICATION = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 MIN_REAUTHENTICATION_INTERVAL_MS = 1000
 """As in Kafka, a client cannot reauthenticate within a second."""

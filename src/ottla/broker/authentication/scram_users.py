@@ -10,7 +10,7 @@ from ottla.checks import unsigned_from_text
 from ottla.errors import ConfigError, KafkaError, OttlaError
 from ottla.metadata.etcd.location import EtcdAccess, is_etcd
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.opening import open_store
+from ottla.metadata.opening import DATABASE_FILE, open_store
 from ottla.metadata.records import read_config, write_config
 from ottla.metadata.scram_changes import Upsertion, config_with, find_credential, iterations_in_use, user_key
 from ottla.metadata.store import Conflict, Create, MetadataStore, Set
@@ -24,7 +24,6 @@ from ottla.security.sasl.scram_math import (
     salted_password,
 )
 
-METADATA_FILE = "metadata.sqlite"
 SESSION_TIMEOUT_MS = 18_000
 ATTEMPTS = 10
 _ADD_SCRAM = re.compile(r"\s*([A-Za-z0-9-]+)\s*=\s*\[(.*)\]\s*", re.DOTALL)
@@ -115,7 +114,7 @@ async def add_users_to(
 def _file_at(path: str) -> str:
     """The metadata file. Its directory exists when this returns."""
     if os.path.isdir(path):
-        path = os.path.join(path, METADATA_FILE)
+        path = os.path.join(path, DATABASE_FILE)
     try:
         _make_private(os.path.dirname(path))
     except OSError as error:

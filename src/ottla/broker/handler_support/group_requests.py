@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.coordinator.effects import RequestInfo
 from ottla.errors import ErrorCode, KafkaError
 from ottla.security.resources import Operation, Resource, ResourceType
+from ottla.types import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.broker.services import Context, Services

@@ -14,6 +14,7 @@ from ottla.protocol.fetch_session_epochs import INITIAL_EPOCH
 from ottla.protocol.framing import INLINE_RECORDS_BYTES
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.record_batch import iter_batches
+from ottla.protocol.wire_values import READ_COMMITTED
 from ottla.replication.replica import Replica
 from ottla.replication.replica_selection import LEADER, is_rack_aware, preferred_replica
 from ottla.replication.waiting import FetchWait, Limit
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 PartitionData = FetchResponse.PartitionData
 TopicData = FetchResponse.FetchableTopicResponse
 
-READ_COMMITTED = 1
 FOLLOWERS_SINCE = 11
 TOPIC_IDS_SINCE = 13
 

@@ -7,7 +7,6 @@ v3   flexible (KIP-482)
 import asyncio
 from collections.abc import Awaitable
 
-from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import ensure_offsets_topic, require_group
 from ottla.broker.handler_support.transaction_requests import (
@@ -22,7 +21,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from ottla.security.resources import Operation
-from ottla.types import TopicPartition
+from ottla.types import OFFSETS_TOPIC, TopicPartition
 
 
 @handles(ApiKey.ADD_OFFSETS_TO_TXN)

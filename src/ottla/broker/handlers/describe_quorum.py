@@ -10,8 +10,7 @@ from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from ottla.security.resources import CLUSTER, Operation
-
-METADATA_TOPIC = "__cluster_metadata"
+from ottla.types import METADATA_TOPIC
 
 
 @handles(ApiKey.DESCRIBE_QUORUM)

@@ -9,7 +9,6 @@ The first request creates the coordinator's topic. While the topic does not exis
 answer is COORDINATOR_NOT_AVAILABLE.
 """
 
-from ottla.broker.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.elections_pending import elected
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
@@ -18,7 +17,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
-from ottla.types import Endpoint, partition_for
+from ottla.types import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, Endpoint, partition_for
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
 SHARE_SINCE = 6

@@ -23,6 +23,7 @@ from ottla.log.segments.time_search import LargeBatch, TimeSearch
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from ottla.protocol.record_batch import MAX_DECOMPRESSED_BYTES
+from ottla.protocol.wire_values import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 from ottla.replication.replica import Replica
 from ottla.security.resources import Operation, ResourceType
 from ottla.types import TopicPartition
@@ -35,9 +36,6 @@ Asked = ListOffsetsRequest.ListOffsetsPartition
 LARGE_BATCHES_MAX = 100
 """How many large compressed batches are searched for one partition; usually it is one."""
 
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
 EARLIEST_LOCAL = -4
 LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
@@ -45,7 +43,6 @@ SINCE_VERSION = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST
 
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
-READ_COMMITTED = 1
 
 
 class Found(NamedTuple):

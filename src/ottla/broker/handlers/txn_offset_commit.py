@@ -7,7 +7,6 @@ v5   adds the group to the transaction (KIP-890)
 v6   topic ids
 """
 
-from ottla.broker.coordinators import OFFSETS_TOPIC
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import request_info, require_group, require_group_id
 from ottla.broker.handler_support.offset_access import take_refused
@@ -24,7 +23,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ottla.security.resources import Operation
-from ottla.types import TopicPartition
+from ottla.types import OFFSETS_TOPIC, TopicPartition
 
 BY_ID_SINCE = 6
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.broker.settings.authorizer_settings import AUTHORIZER_SETTINGS
 from ottla.broker.settings.listener_security import check_listener_prefix, listener_setting
-from ottla.broker.settings.settings_table import ALIASES, BrokerConfig
+from ottla.broker.settings.settings_table import BrokerConfig
 from ottla.broker.settings.unused_settings import (
     UNUSED,
     UNUSED_AT_RUN_TIME,
@@ -20,12 +20,13 @@ from ottla.broker.settings.unused_settings import (
     is_unused,
     unused_setting,
 )
-from ottla.config import Setting, settings_of, unknown_setting
+from ottla.config import BROKER_ALIASES, Setting, settings_of, unknown_setting
 from ottla.errors import ConfigError, ErrorCode, KafkaError, one_line
 from ottla.log.config import TopicConfig
 from ottla.metadata.etcd.location import is_etcd, parse_location
 from ottla.metadata.image import ClusterImage, TopicImage
-from ottla.types import REBALANCES_TOPIC
+from ottla.protocol.wire_values import CONFIG_TYPES
+from ottla.types import OFFSETS_TOPIC, REBALANCES_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.metadata.controller import NewTopic
@@ -41,8 +42,8 @@ SESSION_TIMEOUT = "broker.session.timeout.ms"
 ETCD_SESSION_TIMEOUT_MS = 3_000
 MINUTE_MS, HOUR_MS = 60_000, 3_600_000
 _FACTOR_SETTINGS = {
-    "__consumer_offsets": "offsets.topic.replication.factor",
-    "__transaction_state": "transaction.state.log.replication.factor",
+    OFFSETS_TOPIC: "offsets.topic.replication.factor",
+    TRANSACTIONS_TOPIC: "transaction.state.log.replication.factor",
     REBALANCES_TOPIC: "offsets.topic.replication.factor",
 }
 """The setting for the number of replicas of each internal topic."""
@@ -88,11 +89,6 @@ class ConfigEntry(NamedTuple):
     documentation: str
 
 
-CONFIG_TYPES = {
-    "boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "class": 8, "password": 9,
-}  # fmt: skip
-
-
 # Reading
 
 
@@ -102,7 +98,7 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
     given = dict(values)
     notices = []
     for name, text in values.items():
-        known = BROKER_SETTINGS.get(ALIASES.get(name, name))
+        known = BROKER_SETTINGS.get(BROKER_ALIASES.get(name, name))
         if (for_a_listener := listener_setting(name)) is not None:
             for_a_listener.parse(text)
             check_listener_prefix(name)
@@ -119,7 +115,7 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
         elif is_unused(name):
             notices.append(f"{name} has no effect")
         else:
-            raise unknown_setting(name, [*BROKER_SETTINGS, *ALIASES, *UNUSED])
+            raise unknown_setting(name, [*BROKER_SETTINGS, *BROKER_ALIASES, *UNUSED])
     if is_etcd(chosen.get("metadata")) and SESSION_TIMEOUT not in given:
         # etcd does not detect that a process has ended, so its lease is shorter than Kafka's session.
         given[SESSION_TIMEOUT] = str(ETCD_SESSION_TIMEOUT_MS)
@@ -211,8 +207,8 @@ class Settings:
     def internal_replication_factors(self, image: ClusterImage) -> dict[str, int]:
         """How many replicas internal topics should have if there are enough brokers, where the user did not set it."""
         config = self.static
-        factors = {"__consumer_offsets": config.offsets_topic_replication_factor}
-        factors["__transaction_state"] = config.transaction_state_log_replication_factor
+        factors = {OFFSETS_TOPIC: config.offsets_topic_replication_factor}
+        factors[TRANSACTIONS_TOPIC] = config.transaction_state_log_replication_factor
         factors[REBALANCES_TOPIC] = config.offsets_topic_replication_factor
         return {topic: factor for topic, factor in factors.items() if not self._is_set(_FACTOR_SETTINGS[topic])}
 
@@ -273,7 +269,9 @@ class Settings:
             raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
 
     def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
-        known = {name: BROKER_SETTINGS.get(ALIASES.get(name, name)) or listener_setting(name) for name in configs}
+        known = {
+            name: BROKER_SETTINGS.get(BROKER_ALIASES.get(name, name)) or listener_setting(name) for name in configs
+        }
         for name in configs:
             if name in UNUSED_AT_RUN_TIME:
                 known[name] = unused_setting(name)
@@ -319,7 +317,7 @@ class Settings:
             self._refresh(image)
             value = getattr(self._topic_defaults, setting.attribute) if setting.attribute else setting.default
         else:
-            setting = BROKER_SETTINGS.get(ALIASES.get(name, name))
+            setting = BROKER_SETTINGS.get(BROKER_ALIASES.get(name, name))
             if setting is None or setting.kind != "list":
                 return None
             value = getattr(self.broker_config(image), setting.attribute)
@@ -339,7 +337,7 @@ class Settings:
         def replicas(setting: str, wanted: int) -> int:
             return wanted if setting in config.given else min(wanted, max(1, len(image.brokers)))
 
-        if name == "__consumer_offsets":
+        if name == OFFSETS_TOPIC:
             codec = ("producer", "gzip", "snappy", "lz4", "zstd")[config.offsets_topic_compression_codec]
             return NewTopic(
                 name,
@@ -351,7 +349,7 @@ class Settings:
                     ("segment.bytes", str(config.offsets_topic_segment_bytes)),
                 ),
             )
-        if name == "__transaction_state":
+        if name == TRANSACTIONS_TOPIC:
             return NewTopic(
                 name,
                 config.transaction_state_log_num_partitions,
@@ -430,7 +428,7 @@ class Settings:
             if name in AUTHORIZER_SETTINGS and synonyms[0].source is ConfigSource.DEFAULT:
                 continue
             yield _entry(name, value, setting, synonyms, read_only=setting.read_only)
-            for alias, meant in ALIASES.items():
+            for alias, meant in BROKER_ALIASES.items():
                 if meant == name:
                     synonyms = [synonym._replace(name=alias) for synonym in synonyms]
                     yield _entry(alias, value, setting, synonyms, read_only=setting.read_only)
@@ -442,7 +440,7 @@ class Settings:
 
     def _cluster_entries(self, image: ClusterImage) -> Iterator[ConfigEntry]:
         for name, text in image.broker_configs.get("", {}).items():
-            setting = BROKER_SETTINGS.get(ALIASES.get(name, name)) or _other_setting(name)
+            setting = BROKER_SETTINGS.get(BROKER_ALIASES.get(name, name)) or _other_setting(name)
             value = None if setting.is_sensitive else text
             synonym = Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)
             yield _entry(name, value, setting, [synonym], read_only=False)
@@ -472,14 +470,14 @@ def _entry(
         is_read_only=read_only,
         is_sensitive=setting.is_sensitive,
         synonyms=synonyms,
-        config_type=CONFIG_TYPES[setting.kind],
+        config_type=CONFIG_TYPES.index(setting.kind),
         documentation=setting.doc,
     )
 
 
 def _set_values(config: BrokerConfig) -> dict[str, str]:
     """What was set in the file or by the program, as text under the main name of each setting."""
-    values = {ALIASES.get(name, name): text for name, text in config.given.items()}
+    values = {BROKER_ALIASES.get(name, name): text for name, text in config.given.items()}
     for name, setting in BROKER_SETTINGS.items():
         value = getattr(config, setting.attribute)
         if value != setting.default:

@@ -326,7 +326,3 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
         "At most one slow step is logged in this time; the others are counted.",
         at_least=0,
     )
-
-
-ALIASES = {"broker.id": "node.id", "log.dir": "log.dirs"}
-"""Aliases of settings."""

@@ -10,12 +10,12 @@ import typer
 from ottla.cli.output import console, error_console, plural, print_json
 from ottla.cli.session import AsJson
 from ottla.errors import OttlaError
+from ottla.metadata.opening import DATABASE_FILE
 
 if TYPE_CHECKING:
     from ottla.metadata.etcd.location import EtcdAccess
     from ottla.metadata.migration import Migrated
 
-METADATA_FILE = "metadata.sqlite"
 SESSION_TIMEOUT_MS = 10_000
 
 
@@ -106,7 +106,7 @@ def _location(text: str) -> str:
     if "://" in text:
         raise OttlaError(f"{text} is neither a file nor etcd://HOST:PORT/PREFIX", "See --help for examples.")
     if os.path.isdir(text):
-        text = os.path.join(text, METADATA_FILE)
+        text = os.path.join(text, DATABASE_FILE)
     parent = os.path.dirname(text) or "."
     if not os.path.isdir(parent):
         raise OttlaError(f"there is no directory {parent}", "Create it first.")

@@ -11,8 +11,6 @@ from ottla.errors import ErrorCode, KafkaError
 
 T = TypeVar("T")
 
-GROUPS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
-
 
 async def ask_all_coordinators(network: Network, topic: str, ask: Callable[[int], Awaitable[list[T]]]) -> list[T]:
     """Calls `ask(node_id)` for every broker that leads a partition of an internal topic, and joins the results.

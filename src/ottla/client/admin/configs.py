@@ -5,7 +5,7 @@ from typing import Any
 
 from ottla.checks import unsigned_from_text
 from ottla.client.admin.requests import ask, ask_named, fixed, retrying
-from ottla.client.core.model import CONFIG_SOURCES, CONFIG_TYPES, ConfigEntry, ConfigResource
+from ottla.client.core.model import CONFIG_SOURCES, ConfigEntry, ConfigResource
 from ottla.client.core.network import Network
 from ottla.client.core.polling import CONTROLLER
 from ottla.errors import ArgumentError, ErrorCode, KafkaError, raise_for
@@ -13,6 +13,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from ottla.protocol.wire_values import CONFIG_TYPES
 
 RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 """The kinds of resources that have configs, and their numbers on the wire."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ottla.client.admin.all_coordinators import GROUPS, ask_all_coordinators
+from ottla.client.admin.all_coordinators import ask_all_coordinators
 from ottla.client.admin.group_model import GroupDescription, GroupListing, classic_group, consumer_group
 from ottla.client.admin.requests import ask, ask_coordinator, by_coordinator, coordinators_of, fixed, retrying
 from ottla.client.core.arguments import as_names
@@ -15,6 +15,7 @@ from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
+from ottla.types import OFFSETS_TOPIC
 
 
 async def find_coordinators(network: Network, group_ids: Sequence[str]) -> dict[str, Node]:
@@ -38,7 +39,7 @@ async def list_groups(network: Network, *, states: Iterable[str] = (), types: It
         ]
 
     # A group whose coordinator moves meanwhile may be listed by both brokers.
-    by_id = {group.group_id: group for group in await ask_all_coordinators(network, GROUPS, of)}
+    by_id = {group.group_id: group for group in await ask_all_coordinators(network, OFFSETS_TOPIC, of)}
     return [by_id[group_id] for group_id in sorted(by_id)]
 
 

@@ -15,9 +15,8 @@ from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from ottla.types import TopicPartition
+from ottla.types import METADATA_TOPIC, TopicPartition
 
-METADATA_TOPIC = "__cluster_metadata"
 PREFERRED, UNCLEAN = 0, 1
 
 

@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 from ottla.protocol.framing import decode_versioned
 from ottla.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from ottla.types import INT32_MAX, TopicPartition
+from ottla.protocol.wire_values import NO_TIMEOUT_MS
+from ottla.types import TopicPartition
 
-TRANSACTIONS_TOPIC = "__transaction_state"
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 _STORED_STATES = (*STATES, "PrepareEpochFence")
-NEVER_MS = INT32_MAX
-"""The timeout of two-phase commit transactions, which an external coordinator ends (KIP-939)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class TransactionDescription:
 
     @property
     def is_two_phase(self) -> bool:
-        return self.timeout_ms == NEVER_MS
+        return self.timeout_ms == NO_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +195,7 @@ def _step(before: StoredTransaction | None, now: StoredTransaction) -> tuple[str
         timed_out = (
             before is not None
             and before.state == "Ongoing"
-            and before.timeout_ms != NEVER_MS
+            and before.timeout_ms != NO_TIMEOUT_MS
             and now.update_ms > before.start_ms + before.timeout_ms
         )
         why = " after its timeout" if timed_out else ", its producer fenced" if by_coordinator else ""

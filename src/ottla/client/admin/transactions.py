@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from ottla.client.admin.all_coordinators import TRANSACTIONS, ask_all_coordinators
+from ottla.client.admin.all_coordinators import ask_all_coordinators
 from ottla.client.admin.requests import ask, ask_coordinator, coordinators_of, fixed, retrying
 from ottla.client.admin.transaction_model import (
     FencedProducer,
@@ -23,7 +23,7 @@ from ottla.protocol.messages.describe_transactions import DescribeTransactionsRe
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
-from ottla.types import TopicPartition
+from ottla.types import TRANSACTIONS_TOPIC, TopicPartition
 
 FENCING_TIMEOUT_MS = 1
 """The transaction timeout in a request that fences: nothing is ever written under the new epoch."""
@@ -58,7 +58,7 @@ async def list_transactions(
         ]
 
     # An id whose coordinator moves meanwhile may be listed by both brokers.
-    by_id = {found.transactional_id: found for found in await ask_all_coordinators(network, TRANSACTIONS, of)}
+    by_id = {found.transactional_id: found for found in await ask_all_coordinators(network, TRANSACTIONS_TOPIC, of)}
     return [by_id[name] for name in sorted(by_id)]
 
 

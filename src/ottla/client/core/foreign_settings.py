@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from ottla.client.core.security_settings import SECURITY
 from ottla.config import HIDDEN, looks_secret
 from ottla.errors import ConfigError
 
@@ -111,7 +112,6 @@ FUNCTIONS = {"stats.cb": "on_statistics"}
 SERIALIZERS = {f"{part}.{what}": hint.format(part) for part in ("key", "value") for what, hint in _OBJECTS.items()}
 """A class name, as in Java, is ignored. A function, as in kafka-python, would have to be called."""
 
-SECURITY = ("security.", "ssl.", "sasl.")
 PLAINTEXT = "plaintext"
 
 

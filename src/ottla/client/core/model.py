@@ -6,19 +6,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode
+from ottla.protocol.wire_values import EARLIEST as EARLIEST
+from ottla.protocol.wire_values import LATEST as LATEST
+from ottla.protocol.wire_values import MAX_TIMESTAMP as MAX_TIMESTAMP
 from ottla.types import Endpoint, TopicPartition, uuid_to_text
 
 Headers = tuple[tuple[str, bytes | None], ...]
 Bytes = bytes | bytearray | memoryview | str | None
 """A key or a value for a producer. Text is sent as UTF-8."""
 HeadersLike = Mapping[str, Bytes] | Iterable[tuple[str, Bytes]] | None
-
-EARLIEST = -2
-"""In place of a timestamp: the first available offset."""
-LATEST = -1
-"""In place of a timestamp: the offset after the last readable record."""
-MAX_TIMESTAMP = -3
-"""In place of a timestamp: the record with the largest timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +115,6 @@ CONFIG_SOURCES: Mapping[int, str] = {
     8: "group",
 }
 """Where the value of a setting comes from, by the number on the wire."""
-
-CONFIG_TYPES = ("unknown", "boolean", "string", "int", "short", "long", "double", "list", "class", "password")
-"""The type of a setting, by the number on the wire."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from ottla.errors import ErrorCode
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
+from ottla.protocol.wire_values import READ_COMMITTED, READ_UNCOMMITTED
 from ottla.types import TopicPartition
 
-ISOLATION_CODES = {"read_uncommitted": 0, "read_committed": 1}
+ISOLATION_CODES = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 MAX_VERSION_WITH_NAMES = 9
 """From version 10 on OffsetCommit and OffsetFetch name topics by id (KIP-848), and a deleted topic has none."""
 

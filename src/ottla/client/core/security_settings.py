@@ -14,7 +14,9 @@ PROTOCOLS = tuple(protocol.name for protocol in SecurityProtocol)
 OBJECTS = ("sasl.oauth.token.provider", "ssl.context")
 """Settings whose values are Python objects, not text."""
 
-SECURITY_PREFIXES = ("ssl.", "sasl.", "enable.ssl.")
+TLS_AND_SASL = ("ssl.", "sasl.", "enable.ssl.")
+SECURITY = ("security.", *TLS_AND_SASL)
+"""How the names of security settings begin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +188,7 @@ class SecurityConfig:
 def check_security(config: SecurityConfig, written: Any) -> None:
     """Raises ConfigError for settings that contradict each other or would silently have no effect."""
     if "security.protocol" not in written:
-        asked = sorted(name for name in written if name.startswith(SECURITY_PREFIXES))
+        asked = sorted(name for name in written if name.startswith(TLS_AND_SASL))
         if asked:
             raise ConfigError(
                 f"{asked[0]} has no effect: security.protocol is not set, so connections would not be secured",

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 from ottla.client.core.settings import IN_FLIGHT_MAX_IDEMPOTENT
 from ottla.client.producer.accumulator import ProducerBatch
+from ottla.protocol.wire_values import PRODUCER_EPOCH_MAX
 from ottla.types import TopicPartition
 
 SEQUENCE_LIMIT = 2**31
 """After 2147483647 a sequence wraps around to 0."""
-EPOCH_MAX = 32_767
 
 
 @dataclass(slots=True)
@@ -184,7 +184,7 @@ class Idempotence:
         return doubtful
 
     def _bump_epoch(self) -> None:
-        if self.producer_epoch < EPOCH_MAX:
+        if self.producer_epoch < PRODUCER_EPOCH_MAX:
             self.producer_epoch += 1
         else:
             self.producer_id = self.producer_epoch = -1  # epochs are used up: ask for a new producer id

@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 from ottla.coordinator.transaction.transaction import (
-    EPOCH_MAX,
     LAST_CLIENT_EPOCH,
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -13,6 +12,7 @@ from ottla.coordinator.transaction.transaction import (
     TransactionState,
 )
 from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.wire_values import PRODUCER_EPOCH_MAX
 
 S = TransactionState
 COMPLETE = {S.COMPLETE_COMMIT, S.COMPLETE_ABORT}
@@ -80,7 +80,7 @@ def end_with_bump(
     if known.state in COMPLETE and is_retry:
         if (known.state is S.COMPLETE_COMMIT) != commit:
             _refuse(known, commit)
-        if epoch == EPOCH_MAX:
+        if epoch == PRODUCER_EPOCH_MAX:
             # The coordinator's abort used the last epoch, which no producer may have: the producer must reinitialize.
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has no epoch left")
         return Ended(None, ProducerIdAndEpoch(known.producer_id, epoch))
@@ -108,7 +108,7 @@ def _prepare_with_bump(known: Transaction, commit: bool, spare_producer_id: int,
         changes |= {"partitions": frozenset(), "start_timestamp": now}
     if epoch >= LAST_CLIENT_EPOCH:
         # The markers use the last epoch; on completion the producer gets a new id.
-        prepared = known.change(now, producer_epoch=EPOCH_MAX, next_producer_id=spare_producer_id, **changes)
+        prepared = known.change(now, producer_epoch=PRODUCER_EPOCH_MAX, next_producer_id=spare_producer_id, **changes)
         return Ended(prepared, ProducerIdAndEpoch(spare_producer_id, 0), epoch)
     prepared = known.change(
         now,
@@ -142,7 +142,7 @@ def fence_and_abort(known: Transaction, now: int) -> Transaction:
     return known.change(
         now,
         state=S.PREPARE_ABORT,
-        producer_epoch=min(epoch + 1, EPOCH_MAX),
+        producer_epoch=min(epoch + 1, PRODUCER_EPOCH_MAX),
         next_producer_id=NO_PRODUCER_ID,
         next_producer_epoch=NO_EPOCH,
     )

@@ -5,7 +5,6 @@ from typing import NamedTuple
 from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.coordinator.transaction.transaction import (
     LAST_CLIENT_EPOCH,
-    NEVER_MS,
     NO_EPOCH,
     NO_PRODUCER_ID,
     ProducerIdAndEpoch,
@@ -13,6 +12,7 @@ from ottla.coordinator.transaction.transaction import (
     TransactionState,
 )
 from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.wire_values import NO_TIMEOUT_MS
 
 S = TransactionState
 
@@ -46,7 +46,7 @@ def check(init: ProducerInit, config: TransactionConfig) -> ProducerInit:
     if init.keep_prepared and not init.two_phase:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "keepPreparedTxn requires enable2Pc")
     if init.two_phase:
-        return init._replace(timeout_ms=NEVER_MS)
+        return init._replace(timeout_ms=NO_TIMEOUT_MS)
     if not 0 < init.timeout_ms <= config.transaction_max_timeout_ms:
         raise KafkaError(
             ErrorCode.INVALID_TRANSACTION_TIMEOUT,

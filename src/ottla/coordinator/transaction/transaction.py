@@ -13,16 +13,14 @@ from typing import NamedTuple
 
 from ottla.protocol.framing import decode_versioned, encode_record_key, encode_versioned
 from ottla.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from ottla.types import INT32_MAX, TopicPartition
+from ottla.protocol.wire_values import NO_TIMEOUT_MS, PRODUCER_EPOCH_MAX
+from ottla.types import TopicPartition
 
-EPOCH_MAX = 32_767
-LAST_CLIENT_EPOCH = EPOCH_MAX - 1
+LAST_CLIENT_EPOCH = PRODUCER_EPOCH_MAX - 1
 """The highest epoch a producer gets; the one above is reserved for fencing it."""
 NO_EPOCH = -1
 NO_PRODUCER_ID = -1
 VALUE_VERSION = 1
-NEVER_MS = INT32_MAX
-"""The timeout of a transaction that an outside coordinator decides (KIP-939)."""
 
 
 class TransactionState(enum.IntEnum):
@@ -84,7 +82,7 @@ class Transaction(NamedTuple):
 
     @property
     def is_two_phase(self) -> bool:
-        return self.timeout_ms == NEVER_MS
+        return self.timeout_ms == NO_TIMEOUT_MS
 
     @property
     def can_time_out(self) -> bool:

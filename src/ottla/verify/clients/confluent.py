@@ -8,13 +8,14 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ottla.client.core.security_settings import TLS_AND_SASL
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.verify.clients import port
 from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received, Remedy, Trouble
 from ottla.verify.hangs import Hang, within
 
-_SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", "sasl.", "ssl.", "enable.ssl.")
+_SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", *TLS_AND_SASL)
 """Settings of the run that librdkafka knows under the same name."""
 _SECONDS = 12.0
 _GIVE_UP_S = 20.0

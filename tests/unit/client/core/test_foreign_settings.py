@@ -122,5 +122,6 @@ def test_what_cannot_be_ignored_is_rejected(config: type[AdminConfig], settings:
 
 
 def test_security_settings_are_ignored_only_next_to_plaintext(caplog: pytest.LogCaptureFixture) -> None:
-    build(AdminConfig, {"ssl.crl.location": "revoked.pem", "security.protocol": "plaintext"}, {})
-    assert "settings without effect in this client: ssl.crl.location" in caplog.text
+    unknown = {"ssl.crl.location": "revoked.pem", "enable.ssl.revocation": "true"}
+    build(AdminConfig, {**unknown, "security.protocol": "plaintext"}, {})
+    assert "settings without effect in this client: enable.ssl.revocation, ssl.crl.location" in caplog.text

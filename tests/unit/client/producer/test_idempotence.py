@@ -3,7 +3,8 @@
 from typing import Any
 
 from ottla.client.producer.accumulator import ProducerBatch
-from ottla.client.producer.idempotence import EPOCH_MAX, SEQUENCE_LIMIT, Idempotence
+from ottla.client.producer.idempotence import SEQUENCE_LIMIT, Idempotence
+from ottla.protocol.wire_values import PRODUCER_EPOCH_MAX
 from ottla.types import TopicPartition
 
 PLACE = TopicPartition("t", 0)
@@ -114,7 +115,7 @@ def test_a_restart_fails_only_batches_that_may_be_stored() -> None:
 
 
 def test_epochs_that_are_used_up_need_a_new_producer_id() -> None:
-    for epoch, expected in ((EPOCH_MAX - 1, (70, EPOCH_MAX)), (EPOCH_MAX, (-1, -1))):
+    for epoch, expected in ((PRODUCER_EPOCH_MAX - 1, (70, PRODUCER_EPOCH_MAX)), (PRODUCER_EPOCH_MAX, (-1, -1))):
         idempotence = producer(epoch)
         (only,) = sent(idempotence, 1)
         idempotence.lost(only)
