@@ -278,7 +278,7 @@ def test_a_checkpoint_of_another_query_is_refused(spark: "SparkSession", ottla: 
     pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=first)
     pipeline.run()
     shown = failure(lambda: pipeline.run(subscribe=second))
-    assert shown.startswith(f"the checkpoint is of a query that read {first}; this one reads {second}.")
+    assert shown.startswith(f"the checkpoint belongs to a query that read {first}; this one reads {second}.")
     assert "checkpointLocation" in shown
     pipeline.run(subscribe=f"{first},{second}")
     assert pipeline.values == [1, 2], "a topic may be added"

@@ -287,7 +287,7 @@ def test_a_topic_deleted_during_a_task_is_a_loss(broker: Any, topic: str, monkey
     monkeypatch.setattr(reading, "GLANCE_MS", 200)
     monkeypatch.setattr(reading, "METADATA_DELAY_S", 0.2)
     partition = TopicPartition(topic, 0)
-    with pytest.raises(OttlaError, match=f"{topic}-0 was deleted while offsets 0 to 4 were to be read"):
+    with pytest.raises(OttlaError, match=f"{topic}-0 was deleted before offsets 0 to 4 were read"):
         read_all(options_for(broker, topic), partition, 0, 5)
     assert read_all(options_for(broker, topic, failOnDataLoss="false"), partition, 0, 5) == []
 

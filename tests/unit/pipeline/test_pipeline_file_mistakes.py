@@ -173,7 +173,7 @@ def second(orders):
         ('source=topic("orders"), sink=topic("b")', 'source=5, sink=topic("b")', "shop.py:7: source: is 5; it must"),
         ('source=topic("orders"), sink=topic("b")', 'sources=5, sink=topic("b")', "shop.py:7: sources: is 5; it must"),
         ('sink=topic("b")', 'sink=topic("b"), tables=5', "shop.py:7: tables: is 5; it must be a dict"),
-        ('sink=topic("b")', 'sink=topic("b"), sources={"a": "b"}', "source and sources exclude each other"),
+        ('sink=topic("b")', 'sink=topic("b"), sources={"a": "b"}', "source and sources cannot be combined"),
         (
             '@pipeline(source=topic("orders"), sink=topic("b"))',
             "@pipeline",

@@ -106,7 +106,7 @@ def test_a_batch_is_also_identified_by_its_end_offsets() -> None:
     assert Decision.from_bytes(decided.to_bytes()) == decided
     for state, plan in ((SinkState(decided), "c0ffee"), (SinkState(decided), ""), (SinkState(DECISION), "c0ffee")):
         assert decide_commit(state, {}, "q", 7, RUN, [], 0, plan=plan).commit == tuple(PARTS.values())
-    with pytest.raises(NotOwner, match="has a batch 7 of this query that ended elsewhere"):
+    with pytest.raises(NotOwner, match="has a batch 7 of this query with other end offsets"):
         decide_commit(SinkState(decided), {}, "q", 7, RUN, [], 0, plan="decaf")
     after = decide_commit(SinkState(decided, Done("q", 7)), {}, "q", 8, RUN, [], 0, plan="decaf")
     assert after.decision.plan == "decaf"

@@ -55,7 +55,7 @@ def test_column_names_are_compared_without_case() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"id": INT, "amount": LONG}, "there is no column value among the columns (id, amount). Add one"),
+        ({"id": INT, "amount": LONG}, "there is no column value; the columns are id, amount. Add one"),
         (
             {"value": types.StructType().add("a", INT)},
             "column value has type struct<a:int>; it must be string or binary",
