@@ -129,7 +129,7 @@ def _name(reader: Reader, top: Mapping[str, Any]) -> str:
 def _sources(reader: Reader, top: Mapping[str, Any]) -> dict[str, Source]:
     single, several = top.get("source"), top.get("sources")
     if single is not None and several is not None:
-        reader.problem(("source",), "source and sources exclude each other", "Put all of them under sources.")
+        reader.problem(("source",), "source and sources cannot be combined", "Put all of them under sources.")
     if single is None and several is None:
         reader.problem((), "there is no source", "Add one: source: {topic: orders, schema: id bigint}.")
     found = {}
@@ -288,7 +288,7 @@ def _outputs(
     if several:
         for key in ("sql", "sink"):
             if key in top:
-                reader.problem((key,), f"{key} and outputs exclude each other", "Put it under one of the outputs.")
+                reader.problem((key,), f"{key} and outputs cannot be combined", "Put it under one of the outputs.")
         found = {}
         for key, value in several.items():
             path = ("outputs", key)
@@ -367,7 +367,7 @@ def _sink(reader: Reader, value: Any, path: tuple[str, ...]) -> TopicSink | Data
     topic = reader.topic(keys.get("topic"), (*path, "topic"))
     column = reader.text(keys.get("topic_column"), (*path, "topic_column"))
     if "topic" in keys and "topic_column" in keys:
-        reader.problem((*path, "topic_column"), "topic and topic_column exclude each other", "Remove one of them.")
+        reader.problem((*path, "topic_column"), "topic and topic_column cannot be combined", "Remove one of them.")
     if "topic" not in keys and "topic_column" not in keys:
         reader.problem(path, "has neither a topic nor a table", "Use {topic: results} or {url: …, table: …}.")
     return TopicSink(topic or "", reader.texts(keys.get("key"), (*path, "key")), options, column or "")

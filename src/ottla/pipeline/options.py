@@ -17,7 +17,7 @@ from ottla.spark.source.options import SourceOptions
 BROKERS = "127.0.0.1:9092"
 """A placeholder for the brokers when only the names of options are checked."""
 
-# Options that have their own key in a pipeline. As an option they would override what the pipeline shows.
+# Options that have their own key in a pipeline. As an option they would override that key.
 _QUERYS_OWN = {
     "kafka.bootstrap.servers": "bootstrap",
     "checkpointLocation": "checkpoint",
@@ -51,7 +51,7 @@ CLIENTS_OWN = {"bootstrap.servers": "bootstrap", "group.id": "name"}
 def refuse_own_options(
     reader: Reader, path: tuple[str, ...], options: Mapping[str, str], own: Mapping[str, str]
 ) -> None:
-    """Refuses options that have their own key in a pipeline. Case does not matter, as in Spark."""
+    """Rejects options that have their own key in a pipeline. Case does not matter, as in Spark."""
     small = {option.lower(): key for option, key in own.items()}
     for name in options:
         key = small.get(name.lower())
@@ -100,7 +100,7 @@ def _has_missing_secrets(reader: Reader, made: Pipeline) -> bool:
 
 
 def _check_speculation(reader: Reader, made: Pipeline) -> None:
-    """Refuses speculation here; the tasks of a topic sink would refuse it during the first batch."""
+    """Rejects speculation here; the tasks of a topic sink would reject it during the first batch."""
     if made.spark.get("spark.speculation", "").strip().lower() != "true":
         return
     for output in made.outputs.values():

@@ -1,7 +1,7 @@
 """References in a pipeline file to values that are kept elsewhere. They are resolved when a client needs the value.
 
 `${env:NAME}` is an environment variable, `${file:/path}` the content of a file, and `${file:/path:name}` a name in a
-properties file, as Kafka's FileConfigProvider reads it. What is printed, logged or stored has the reference.
+properties file, as Kafka's FileConfigProvider reads it. Only the reference is ever printed, logged or stored.
 """
 
 import os
@@ -17,7 +17,7 @@ SHAPES = "${env:NAME}, ${file:/path} or ${file:/path:name}"
 
 
 class MissingSecret(OttlaError):
-    """A reference to something that is not there."""
+    """A reference to something that does not exist."""
 
 
 def resolve(settings: Mapping[str, str]) -> dict[str, str]:
@@ -51,7 +51,7 @@ def _value(kind: str, place: str) -> str:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise MissingSecret(f"cannot read {path}: {reason}", "Check the path and who may read the file.") from None
+        raise MissingSecret(f"cannot read {path}: {reason}", "Check the path and the permissions of the file.") from None
     if not name:
         return text.removesuffix("\n").removesuffix("\r")
     try:

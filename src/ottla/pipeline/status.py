@@ -101,7 +101,7 @@ def _phase(run: RunState | None, is_running: bool) -> str:
         return "running" if is_running else "never run"
     if is_running or run.phase in ("stopped", "ended", "failed"):
         return run.phase
-    return "died"  # it ended without writing a final phase
+    return "died"  # it exited without writing a final phase
 
 
 def _query(made: Pipeline, output: Output) -> QueryStatus:

@@ -1,4 +1,4 @@
-"""The data source `format("ottla")`: what Spark can ask for. The work is done in source/ and sink/.
+"""The data source `format("ottla")`: the methods that Spark calls. The work is done in source/ and sink/.
 
 Spark pickles these objects between processes, so they hold options and no connections.
 """

@@ -97,7 +97,7 @@ def test_rows_can_be_routed_by_a_column(tmp_path: Path) -> None:
     assert made.topics_out == []
     assert "topic" not in sink_options(made, made.outputs["shop"], "b:1"), "so the column decides"
     (found,) = problems(tmp_path, GOOD.replace("sink: results", "sink: {topic: a, topic_column: to}"))
-    assert "topic_column: topic and topic_column exclude each other" in found
+    assert "topic_column: topic and topic_column cannot be combined" in found
 
 
 def test_every_mistake_has_its_line_and_a_hint(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_every_mistake_has_its_line_and_a_hint(tmp_path: Path) -> None:
         ("source: orders\nsink: t\n", "there is no sql (Add the transformation"),
         ("source: orders\nsql: select 1\n", "sink: there is no sink (Add a topic or a table"),
         ("source: or ders\nsql: select 1\nsink: t\n", "'or ders' is not a valid topic name"),
-        ("source: orders\nsources: {a: b}\nsql: select 1\nsink: t\n", "source and sources exclude each other"),
+        ("source: orders\nsources: {a: b}\nsql: select 1\nsink: t\n", "source and sources cannot be combined"),
         (
             GOOD + "    output_mode: update\n    guarantee: at-most-once\n",
             "update does not work with guarantee: at-most-once (Use another",

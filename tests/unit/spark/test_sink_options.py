@@ -126,7 +126,7 @@ def test_a_write_inside_foreach_batch_has_a_batch_id() -> None:
         ({**NAMED, "batchId": "9" * 19}, "Pass the batch id"),
         (
             {**NAMED, "jobId": "today"},
-            "exclude each other: batchId is for writes inside foreachBatch. Remove one of them.",
+            "cannot be combined: batchId is for writes inside foreachBatch. Remove one of them.",
         ),
         ({**NAMED, "delivery": "at-least-once"}, "no effect with delivery=at-least-once, which does not remember"),
         ({**NAMED, "delivery": "at-most-once"}, "no effect with delivery=at-most-once"),

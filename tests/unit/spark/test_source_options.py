@@ -64,7 +64,7 @@ def test_topics_are_listed_matched_or_assigned() -> None:
     ("options", "expected"),
     [
         ({}, "Set exactly one of subscribe"),
-        ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern exclude each other"),
+        ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern cannot be combined"),
         ({"subscribe": " , "}, "subscribe is empty"),
         ({"subscribePattern": "(("}, "not a regular expression"),
         ({"subscribePattern": ""}, "empty"),
@@ -126,7 +126,7 @@ def test_one_timestamp_overrides_timestamps_by_partition_and_those_override_offs
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "larger than maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "15m"),
         ({"minPartitions": "-1"}, "1 or more"),
-        ({"minPartitions": "4", "minRecordsPerPartition": "100"}, "exclude each other"),
+        ({"minPartitions": "4", "minRecordsPerPartition": "100"}, "cannot be combined"),
         ({"failOnDataLoss": "perhaps"}, "true or false"),
         ({"includeHeaders": "1"}, "true or false"),
         ({"groupIdPrefix": " "}, "blank"),

@@ -60,8 +60,8 @@ class DatabaseDataSource(Prompt, DataSource):
                 )
             if overwrite and options.delivery != EXACTLY_ONCE:
                 raise ConfigError(
-                    f"output mode complete replaces the table in one transaction, which delivery={options.delivery} "
-                    "does not have",
+                    "output mode complete replaces the table in one transaction, which "
+                    f"delivery={options.delivery} does not use",
                     "Use delivery=exactly-once, or output mode append or update.",
                 )
             return StreamDatabaseWriter(options, schema, overwrite, prepared(options, schema))
@@ -105,8 +105,8 @@ class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
     def _may_write(self, database: Database, sink: str, batch_id: int, task: int) -> bool:
         if self.options.delivery == AT_LEAST_ONCE:
             return True
-        # A batch that is run again and is in the target already needs no second copy, not even in staging. The driver
-        # checks that it is the same batch and not another one of an old checkpoint: it knows where the batch ends.
+        # A repeated batch that is in the target already needs no second copy, not even in staging. The driver checks
+        # that it is the same batch and not another one of an old checkpoint: it knows the end offsets of the batch.
         if ledger.last_batch(database, self.target, sink) >= batch_id:
             return False
         return self.options.delivery == EXACTLY_ONCE or ledger.claim(database, self.target, sink, batch_id, task)
@@ -236,7 +236,7 @@ def prepared(options: DatabaseOptions, schema: StructType) -> ledger.Target:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Hides the traceback: Spark shows only the text of an error, which includes the hint."""
+    """Hides the traceback, so that Spark shows only the text of an error, which includes the hint."""
     try:
         yield
     except OttlaError as error:

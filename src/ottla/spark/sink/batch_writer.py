@@ -109,7 +109,7 @@ class BatchWriter(Prompt, DataSourceArrowWriter):
         elif reports or self._options.batch_id is None:
             run(driver(self._options, self._sink).abort(batch, silent))
         else:
-            # Without a report the query is unknown. It may be one that does not own this sink, so nothing is fenced.
+            # Without a report the query is unknown. It may not own this sink, so nothing is fenced.
             run(clients(self._options).end_run(Names(self._sink), self._run))
 
     async def _drop(self, batch: Batch, silent: Sequence[int]) -> None:
@@ -162,7 +162,7 @@ def batch_place(options: SinkOptions, call: str, task: int, local_property: Call
 
 
 def is_uuid(text: str) -> bool:
-    """The id of a run is one; a job group set by the user usually is not."""
+    """Whether a text is a UUID. The id of a run is one; a job group set by the user usually is not."""
     try:
         return str(uuid.UUID(text)) == text
     except ValueError:

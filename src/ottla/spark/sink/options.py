@@ -27,7 +27,7 @@ LONGEST_TIMEOUT_MS = 900_000
 """Kafka's default for transaction.max.timeout.ms: the longest transaction timeout without two-phase commit."""
 
 NAMES = {
-    "topic": "the topic of every row; without it, the column topic decides",
+    "topic": "the topic of every row; without it, the topic is in the column topic",
     "includeHeaders": "whether the column headers is written (default true)",
     "includeTimestamp": "whether the column timestamp is written (default false: records get the time of sending)",
     "delivery": "exactly-once (default), at-least-once or at-most-once",
@@ -153,7 +153,7 @@ class SinkOptions:
                 f"Option kafka.transaction.timeout.ms has no effect with delivery={self.delivery}", "Remove it."
             )
         try:
-            # As the tasks will create it: settings that turn idempotence off must be refused here, not there.
+            # As the tasks will create it: settings that turn idempotence off must be rejected here, not there.
             build(ProducerConfig, {**self.kafka, "enable.idempotence": "true"}, {})
         except ConfigError as error:
             hint = IDEMPOTENT if "enable.idempotence" in error.hint else error.hint
@@ -182,7 +182,7 @@ class SinkOptions:
             )
         if self.job_id is not None:
             raise SinkError(
-                "Options batchId and jobId exclude each other: batchId is for writes inside foreachBatch",
+                "Options batchId and jobId cannot be combined: batchId is for writes inside foreachBatch",
                 "Remove one of them.",
             )
         if self.query_id is not None and not 0 < len(self.query_id) <= LONGEST_QUERY_ID:

@@ -23,7 +23,7 @@ DEFAULT_GROUP_ID_PREFIX = "ottla-source"
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60_000
 DEFAULT_POLL_TIMEOUT_MS = 120_000
 DEFAULT_MIN_RECORDS_PER_PARTITION = 2_000
-"""How many offsets a task has at least, if there are so many. A task costs as much as a few thousand rows."""
+"""The minimum number of offsets of a task, if there are enough. A task costs as much as a few thousand rows."""
 
 OPTIONS = (
     "subscribe",
@@ -158,7 +158,7 @@ class SourceOptions:
 
     @property
     def old_split(self) -> Split:
-        """How a batch is split whose end offset does not say it: there was no default then."""
+        """How to split a batch whose end offset does not contain it, from versions without a default."""
         return Split(self.min_partitions, self.max_records_per_partition, self.min_records_per_partition)
 
     @classmethod
@@ -207,13 +207,13 @@ class SourceOptions:
             )
         if parsed.min_partitions is not None and parsed.min_records_per_partition is not None:
             raise OttlaError(
-                "minPartitions and minRecordsPerPartition exclude each other",
-                "One makes more tasks and the other fewer: remove one.",
+                "minPartitions and minRecordsPerPartition cannot be combined",
+                "One increases the number of tasks, the other decreases it: remove one.",
             )
         return parsed
 
     def check_batch(self) -> None:
-        """Refuses bounds that a batch query cannot have."""
+        """Rejects bounds that a batch query cannot have."""
         if self.starting is not None and self.starting.has(LATEST):
             raise OttlaError(
                 f"{self.starting.option} cannot be latest in a batch query: there would be nothing to read",
@@ -226,7 +226,7 @@ class SourceOptions:
             )
 
     def check_stream(self) -> None:
-        """Refuses an end, which a streaming query cannot have."""
+        """Rejects an end, which a streaming query cannot have."""
         if self.ending is not None:
             raise OttlaError(
                 f"{self.ending.option} is not for streaming queries, which have no end",
@@ -237,7 +237,7 @@ class SourceOptions:
 def _check_names(given: Mapping[str, str]) -> None:
     if given.get("path"):
         raise OttlaError(
-            f"load() takes no path with format ottla; it is {given['path']!r}",
+            f"load() takes no path with format ottla, but got {given['path']!r}",
             f"Set the topics: .option('subscribe', {given['path']!r}).load()",
         )
     for name in given:
@@ -283,7 +283,7 @@ def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | No
 def _subscription(known: Mapping[str, str]) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in known]
     if len(chosen) != 1:
-        cause = f"{' and '.join(chosen)} exclude each other" if chosen else "there is no topic to read"
+        cause = f"{' and '.join(chosen)} cannot be combined" if chosen else "there is no topic to read"
         raise OttlaError(cause, "Set exactly one of subscribe, subscribePattern and assign.")
     (name,) = chosen
     text = known[name].strip()
@@ -388,7 +388,7 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
 
 
 def _check_order(starting: Bound | None, ending: Bound | None) -> None:
-    """Refuses an end before the beginning, if that is visible without asking a broker."""
+    """Rejects an end before the beginning, if that is known without asking a broker."""
     if starting is None or ending is None:
         return
     if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
