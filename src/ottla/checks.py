@@ -1,4 +1,4 @@
-"""Checks of numbers, for arguments and for text. Pure."""
+"""Checks of numbers and topic names, for arguments and for text. Pure."""
 
 import re
 from operator import index
@@ -9,6 +9,10 @@ from ottla.errors import ArgumentError
 _DIGITS_MAX = 1000
 """Python refuses to read numbers of some thousand digits, which a peer or a user can send."""
 _DIGITS = re.compile(rf"[+-]?[0-9]{{1,{_DIGITS_MAX}}}")
+
+
+TOPIC_NAME_LENGTH_MAX = 249
+_TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def whole_number(value: Any) -> int | None:
@@ -57,3 +61,20 @@ def port_from_text(text: str) -> int | None:
     """A TCP port from 0 to 65535, or None."""
     port = unsigned_from_text(text)
     return port if port is not None and port < 65_536 else None
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why a name is not a valid topic name; None if it is one.
+
+    >>> topic_name_problem("orders.v2"), topic_name_problem("..")
+    (None, "'..' is not allowed")
+    """
+    if not name:
+        return "the empty string is not allowed"
+    if name in (".", ".."):
+        return f"'{name}' is not allowed"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"its length {len(name)} is more than {TOPIC_NAME_LENGTH_MAX}"
+    if not _TOPIC_NAME_CHARACTERS.issuperset(name):
+        return f"'{name}' has characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None

@@ -12,7 +12,14 @@ import pytest
 
 import ottla.client
 from ottla import checks, config, errors, types
-from ottla.checks import number_from_text, port_from_text, require_number, unsigned_from_text, whole_number
+from ottla.checks import (
+    number_from_text,
+    port_from_text,
+    require_number,
+    topic_name_problem,
+    unsigned_from_text,
+    whole_number,
+)
 from ottla.client.consumer.deserializing import RecordDeserializationError
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import parse, read_properties, setting, settings_of
@@ -241,6 +248,25 @@ def test_a_text_of_thousands_of_digits_is_no_number() -> None:
     """Python refuses to read it."""
     assert number_from_text("-" + "1" * 5000) is None
     assert unsigned_from_text("1" * 5000) is None
+
+
+@pytest.mark.parametrize("name", ["a", "Orders.v2_x-1", "x" * 249, "..."])
+def test_valid_topic_names(name: str) -> None:
+    assert topic_name_problem(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "the empty string"),
+        (".", "'.' is not allowed"),
+        ("x" * 250, "length 250 is more than 249"),
+        ("a b", "'a b' has characters other than ASCII letters"),
+        ("é", "'é' has characters other than"),
+    ],
+)
+def test_invalid_topic_names_have_a_problem(name: str, problem: str) -> None:
+    assert problem in (topic_name_problem(name) or "")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ottla.checks import topic_name_problem
 from ottla.cli.client_config import settings_from_file
 from ottla.cli.output import CommandError
 from ottla.client.admin.transaction_model import OpenTransaction
@@ -25,8 +26,6 @@ from ottla.types import TopicPartition
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_MS = 5_000
 API_TIMEOUT_MS = 20_000
-TOPIC_NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
-TOPIC_NAME_LENGTH_MAX = 249
 
 Bootstrap = Annotated[
     str,
@@ -138,22 +137,9 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
 
 def check_topic_name(name: str) -> str:
     """Rejects topic names that every broker rejects, before a request is sent."""
-    if not name:
-        raise OttlaError("the topic name is empty", "use letters, digits, '.', '_' and '-'")
-    bad = sorted({character for character in name if character not in TOPIC_NAME_CHARACTERS})
-    if bad:
-        shown = " ".join(repr(character) for character in bad)
-        raise OttlaError(
-            f"topic name {name!r} contains invalid characters: {shown}", "use letters, digits, '.', '_' and '-'"
-        )
-    if name in (".", ".."):
-        raise OttlaError(
-            f"topic name {name!r} is reserved", "'.' and '..' would be directories on disk; choose another name"
-        )
-    if len(name) > TOPIC_NAME_LENGTH_MAX:
-        raise OttlaError(
-            f"the topic name has {len(name)} characters, the maximum is {TOPIC_NAME_LENGTH_MAX}", "shorten it"
-        )
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise OttlaError(f"topic name is invalid: {problem}", "choose another name")
     return name
 
 

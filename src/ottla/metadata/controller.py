@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from ottla.checks import topic_name_problem
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.decisions import Decision, Put, Remove
@@ -15,11 +16,9 @@ from ottla.metadata.image import ClusterImage, TopicImage
 from ottla.metadata.placement import place_replicas, position_of
 from ottla.types import METADATA_TOPIC, ZERO_UUID
 
-MAX_TOPIC_NAME_LENGTH = 249
 MAX_PARTITIONS_PER_REQUEST = 10_000
 """A larger request is rejected, because it would block all others."""
 
-_LEGAL_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _RESERVED_TOPICS = frozenset({METADATA_TOPIC})
 
 
@@ -100,26 +99,15 @@ def check_topic_name(name: str) -> None:
 
     >>> check_topic_name("orders.v2")
     """
-    if not name:
-        problem = "the empty string is not allowed"
-    elif name in (".", ".."):
-        problem = f"'{name}' is not allowed"
-    elif len(name) > MAX_TOPIC_NAME_LENGTH:
-        problem = f"its length {len(name)} is more than {MAX_TOPIC_NAME_LENGTH}"
-    elif not _LEGAL_CHARACTERS.issuperset(name):
-        problem = f"'{name}' has characters other than ASCII letters, digits, '.', '_' and '-'"
-    else:
-        return
-    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {problem}")
 
 
 def missing_topic_error(name: str) -> ErrorCode:
     """The error for a topic that does not exist: its name is invalid, or it is unknown."""
-    try:
-        check_topic_name(name)
-    except KafkaError as error:
-        return error.code
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    is_valid = topic_name_problem(name) is None
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if is_valid else ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def metric_name(topic: str) -> str:
