@@ -14,6 +14,7 @@ from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition, check_callable, check_topic
 from ottla.client.core.callers_thread import CallersThread
 from ottla.client.core.foreign_settings import translate
+from ottla.client.core.guarantees import Guarantee
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike
 from ottla.client.core.settings import ClientConfig, ConsumerConfig, ProducerConfig
 from ottla.client.producer.producer import AsyncProducer
@@ -25,8 +26,6 @@ from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.client")
 
-AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE = "at-most-once", "at-least-once", "exactly-once"
-GUARANTEES = (AT_MOST_ONCE, AT_LEAST_ONCE, EXACTLY_ONCE)
 POLL_MS = 200
 TRANSACTION_TIMEOUT_MS = 10_000
 """Shorter than the producer's default: after a crash, the next owner of the partitions waits for this long."""
@@ -113,7 +112,7 @@ def transform(
     to: str | None = None,
     *,
     group_id: str,
-    guarantee: str = EXACTLY_ONCE,
+    guarantee: str = Guarantee.EXACTLY_ONCE,
     settings: Mapping[str, Any] | None = None,
     transactional_id: str | None = None,
     stop: Any = None,
@@ -179,7 +178,7 @@ async def async_transform(
     to: str | None = None,
     *,
     group_id: str,
-    guarantee: str = EXACTLY_ONCE,
+    guarantee: str = Guarantee.EXACTLY_ONCE,
     settings: Mapping[str, Any] | None = None,
     transactional_id: str | None = None,
     stop: Any = None,
@@ -246,8 +245,8 @@ class _Work:
         keywords: Mapping[str, Any],
         transactional_id: str | None,
     ) -> None:
-        if guarantee not in GUARANTEES:
-            raise ArgumentError(f"unknown guarantee {guarantee!r}", f"Use one of {', '.join(GUARANTEES)}.")
+        if guarantee not in tuple(Guarantee):
+            raise ArgumentError(f"unknown guarantee {guarantee!r}", f"Use one of {', '.join(Guarantee)}.")
         if not group_id:
             raise ArgumentError("transform() needs a group", "Pass group_id=; progress is committed to it.")
         sources = [source] if isinstance(source, str) else list(source)
@@ -259,14 +258,14 @@ class _Work:
             raise ArgumentError("source mixes topics and partitions", "Pass topics or partitions.")
         self.to = to
         self.group_id = group_id
-        self.guarantee = guarantee
+        self.guarantee = Guarantee(guarantee)
         self.done = Transformed()
         self.is_running = False
         self._cleaned_up = asyncio.Event()
         consumer, producer = _split(settings, keywords)
         consumer |= {"group.id": group_id, "enable.auto.commit": False}
         consumer.setdefault("auto.offset.reset", "earliest")
-        if guarantee == EXACTLY_ONCE:
+        if guarantee == Guarantee.EXACTLY_ONCE:
             if self.partitions and transactional_id is None:
                 raise ArgumentError(
                     "exactly-once with assigned partitions needs a transactional id",
@@ -285,15 +284,15 @@ class _Work:
         self, apply: Callable[[list[ConsumerRecord]], Awaitable[Batch]], stop: Any, until_end: bool
     ) -> Transformed:
         steps = {
-            AT_MOST_ONCE: self._at_most_once,
-            AT_LEAST_ONCE: self._at_least_once,
-            EXACTLY_ONCE: self._exactly_once,
+            Guarantee.AT_MOST_ONCE: self._at_most_once,
+            Guarantee.AT_LEAST_ONCE: self._at_least_once,
+            Guarantee.EXACTLY_ONCE: self._exactly_once,
         }
         step = steps[self.guarantee]
         patience_ms: int | None = None
         self.is_running = True
         try:
-            if self.guarantee == EXACTLY_ONCE:
+            if self.guarantee == Guarantee.EXACTLY_ONCE:
                 # Before any offset is read: it ends the transactions of an earlier instance.
                 await self.producer.init_transactions()
             if self.topics:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ottla.client.core.guarantees import Guarantee
 from ottla.pipeline import model
 from ottla.pipeline.model import DatabaseSink, Output, Pipeline, Source, Table, TopicSink
 from ottla.pipeline.options import (
@@ -314,7 +315,7 @@ def _output(
     sql = reader.text(keys.get("sql"), (*path, "sql"))
     if sql is None and function is None:
         reader.problem(path, "there is no sql", "Add the transformation, for example sql: select * from …")
-    guarantee = reader.text(keys.get("guarantee"), (*path, "guarantee"), among=model.GUARANTEES)
+    guarantee = reader.text(keys.get("guarantee"), (*path, "guarantee"), among=tuple(Guarantee))
     mode = reader.text(keys.get("output_mode"), (*path, "output_mode"), among=model.OUTPUT_MODES) or "append"
     sink = _sink(reader, keys.get("sink"), (*path, "sink"))
     if mode == "update" and isinstance(sink, DatabaseSink) and not sink.upsert_keys:
@@ -323,13 +324,13 @@ def _output(
             "update needs upsert_keys, to know which rows to replace",
             "Add upsert_keys to the sink.",
         )
-    if mode == "complete" and isinstance(sink, DatabaseSink) and guarantee not in (None, model.EXACTLY_ONCE):
+    if mode == "complete" and isinstance(sink, DatabaseSink) and guarantee not in (None, Guarantee.EXACTLY_ONCE):
         reader.problem(
             (*path, "output_mode"),
             "complete needs guarantee: exactly-once, because it replaces the table in one transaction",
             "Set guarantee: exactly-once, or use output_mode: append or update.",
         )
-    elif mode != "append" and guarantee == model.AT_MOST_ONCE:
+    elif mode != "append" and guarantee == Guarantee.AT_MOST_ONCE:
         reader.problem(
             (*path, "output_mode"), f"{mode} does not work with guarantee: at-most-once", "Use another guarantee."
         )
@@ -340,7 +341,7 @@ def _output(
         function=function,
         sources=tuple(keys.get("sources") or inputs) if function is not None else (),
         parameters=tuple(keys.get("parameters") or keys.get("sources") or inputs) if function is not None else (),
-        guarantee=guarantee or model.EXACTLY_ONCE,
+        guarantee=Guarantee(guarantee or Guarantee.EXACTLY_ONCE),
         trigger=reader.interval(keys.get("trigger"), (*path, "trigger")),
         output_mode=mode,
     )

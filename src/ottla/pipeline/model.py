@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE = "exactly-once", "at-least-once", "at-most-once"
-GUARANTEES = (EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE)
+from ottla.client.core.guarantees import Guarantee
+
 FAIL, SKIP, DEAD_LETTER = "fail", "skip", "dead-letter"
 BAD_RECORD_POLICIES = (FAIL, SKIP, DEAD_LETTER)
 OUTPUT_MODES = ("append", "complete", "update")
@@ -89,7 +89,7 @@ class Output:
     """The sources and tables that a function takes. SQL can use all of them by name."""
     parameters: tuple[str, ...] = ()
     """What the function calls them. Another function of the file may use the same name for another source."""
-    guarantee: str = EXACTLY_ONCE
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
     trigger: str | None = None
     output_mode: str = "append"
 
@@ -141,7 +141,7 @@ class Pipeline:
         """The query that writes a source's bad records, with the guarantee of the outputs if it is the same for all."""
         assert source.dead_letter_topic is not None
         guarantees = {output.guarantee for output in self.outputs.values()}
-        guarantee = guarantees.pop() if len(guarantees) == 1 else EXACTLY_ONCE
+        guarantee = guarantees.pop() if len(guarantees) == 1 else Guarantee.EXACTLY_ONCE
         return Output(dead_letter_query(source), TopicSink(source.dead_letter_topic), guarantee=guarantee)
 
     def line_of(self, *path: str) -> int | None:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ottla.client.core.foreign_settings import security_name
+from ottla.client.core.guarantees import Guarantee
 from ottla.client.core.settings import ConsumerConfig, ProducerConfig
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import OttlaError
-from ottla.pipeline.model import AT_LEAST_ONCE, EXACTLY_ONCE, DatabaseSink, Output, Pipeline, Source, TopicSink
+from ottla.pipeline.model import DatabaseSink, Output, Pipeline, Source, TopicSink
 from ottla.pipeline.problems import Reader
 from ottla.pipeline.secrets import problems_in, resolve
 from ottla.spark.database.options import DatabaseOptions
@@ -105,7 +106,7 @@ def _check_speculation(reader: Reader, made: Pipeline) -> None:
         return
     for output in made.outputs.values():
         writes_topic = isinstance(output.sink, TopicSink) or made.dead_letter_sources
-        if writes_topic and output.guarantee != AT_LEAST_ONCE:
+        if writes_topic and output.guarantee != Guarantee.AT_LEAST_ONCE:
             cause = (
                 f"{output.guarantee} into a topic does not work with speculation: attempts of a task fence each other"
             )
@@ -174,7 +175,7 @@ def batch_options(output: Output, options: Mapping[str, str], query: str, batch:
     if not isinstance(output.sink, TopicSink):
         return {**options, "sinkId": query, "batchId": str(batch)}
     parsed = SinkOptions.parse(options, streaming=True)
-    if parsed.delivery != EXACTLY_ONCE:
+    if parsed.delivery != Guarantee.EXACTLY_ONCE:
         return dict(options)
     name = parsed.sink_name or default_sink_name(query)
     return {**options, "sinkName": name, "queryId": query, "batchId": str(batch)}

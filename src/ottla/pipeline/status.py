@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.checks import unsigned_from_text
+from ottla.client.core.guarantees import Guarantee
 from ottla.errors import KafkaError, OttlaError
 from ottla.pipeline.lag import admin_settings, end_offsets, lag_between
 from ottla.pipeline.model import DatabaseSink, Output, Pipeline, TopicSink, dead_letter_query
@@ -153,7 +154,7 @@ def _add_decisions(made: Pipeline, status: Status) -> None:
     wanted = {
         output.name: SinkOptions.parse(sink_options(made, output, status.bootstrap), streaming=True)
         for output in made.queries.values()
-        if isinstance(output.sink, TopicSink) and output.guarantee == "exactly-once"
+        if isinstance(output.sink, TopicSink) and output.guarantee == Guarantee.EXACTLY_ONCE
     }
     if directory is None or not wanted or any("no lag" in note for note in status.notes):
         return

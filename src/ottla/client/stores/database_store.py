@@ -1,17 +1,16 @@
 """Offsets in a database, in the same transaction as the results: both are committed, or neither is."""
 
 import contextlib
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, as_positions
 from ottla.client.stores.offset_store import OffsetStore
+from ottla.client.stores.table_names import TABLE_NAME_HINT, table_name_problem
 from ottla.errors import ArgumentError, OttlaError
 from ottla.types import TopicPartition
 
-TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
 PLACEHOLDERS: Mapping[str, Callable[[int], str]] = {
     "qmark": lambda number: "?",
     "format": lambda number: "%s",
@@ -55,8 +54,9 @@ class DatabaseOffsetStore(OffsetStore):
         paramstyle: str | None = None,
         create: bool = True,
     ) -> None:
-        if not TABLE_NAME.fullmatch(table):
-            raise ArgumentError(f"{table!r} is not a valid table name", "Use letters, digits and _, or schema.table.")
+        problem = table_name_problem(table)
+        if problem:
+            raise ArgumentError(problem, TABLE_NAME_HINT)
         self.connection = connection
         self.name = name
         self.table = table
