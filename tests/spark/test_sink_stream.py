@@ -310,7 +310,7 @@ def test_a_dataframe_can_be_written_at_least_once(spark: "SparkSession", two_pha
     [
         (["CAST(id AS INT) AS value"], {"topic": "t"}, "column value has type int; it must be string"),
         (["'a' AS value"], {}, "there is no topic to write to"),
-        (["'a' AS value"], {"topic": "t", "linger": "5"}, "Unknown option linger"),
+        (["'a' AS value"], {"topic": "t", "linger": "5"}, "unknown option linger"),
         (["'a' AS value", "CAST(NULL AS STRING) AS topic"], {}, "row 0 of this task has no topic"),
     ],
     ids=["type", "topic", "option", "null topic"],

@@ -31,9 +31,11 @@ class OttlaDataSource(Prompt, DataSource):
         return "ottla"
 
     def _source_options(self) -> "SourceOptions":
+        from ottla.spark.explaining import explained
         from ottla.spark.source.options import SourceOptions
 
-        return SourceOptions.parse(self.options)
+        with explained():
+            return SourceOptions.parse(self.options)
 
     def schema(self) -> StructType:
         from ottla.spark.source.source import spark_schema

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ottla.spark.sink.errors import SinkError
+from ottla.errors import ConfigError
 from ottla.spark.sink.options import SinkOptions
 
 SERVERS = {"kafka.bootstrap.servers": "127.0.0.1:9092"}
@@ -45,35 +45,35 @@ def test_settings_of_the_producer_are_passed_on() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"topics": "a"}, "Unknown option topics. Did you mean topic?"),
-        ({"delivry": "exactly-once"}, "Unknown option delivry. Did you mean delivery?"),
-        ({"linger.ms": "5"}, "Unknown option linger.ms. Did you mean kafka.linger.ms?"),
-        ({"subscribe": "a"}, "Option subscribe belongs to the source. Use topic for a sink."),
-        ({"startingOffsets": "earliest"}, "Option startingOffsets belongs to the source. Remove it."),
-        ({"delivery": "exactly_once"}, "Option delivery is 'exactly_once'. Did you mean exactly-once?"),
-        ({"delivery": "x"}, "Option delivery is 'x'. Use one of: exactly-once, at-least-once, at-most-once."),
-        ({"includeHeaders": "yes"}, "Option includeHeaders is 'yes'. Use true or false."),
-        ({"topic": " "}, "Option topic is empty."),
-        ({"sinkName": "a b"}, "Option sinkName is 'a b'. Use 1 to 200 characters"),
-        ({"jobId": "1"}, "Option jobId is for batch writes with a sinkName. A stream has its own batch ids"),
-        ({"batchId": "1", "sinkName": "s"}, "Options batchId and queryId are for writes inside foreachBatch. A stream"),
-        ({"kafka.transactional.id": "x"}, "Option kafka.transactional.id cannot be set. The sink chooses"),
+        ({"topics": "a"}, "unknown option topics. Did you mean topic?"),
+        ({"delivry": "exactly-once"}, "unknown option delivry. Did you mean delivery?"),
+        ({"linger.ms": "5"}, "unknown option linger.ms. Did you mean kafka.linger.ms?"),
+        ({"subscribe": "a"}, "option subscribe belongs to the source. Use topic for a sink."),
+        ({"startingOffsets": "earliest"}, "option startingOffsets belongs to the source. Remove it."),
+        ({"delivery": "exactly_once"}, "option delivery is 'exactly_once'. Did you mean exactly-once?"),
+        ({"delivery": "x"}, "option delivery is 'x'. Use exactly-once, at-least-once or at-most-once."),
+        ({"includeHeaders": "yes"}, "option includeHeaders is 'yes'. Use true or false."),
+        ({"topic": " "}, "option topic is empty."),
+        ({"sinkName": "a b"}, "option sinkName is 'a b'. Use 1 to 200 characters"),
+        ({"jobId": "1"}, "option jobId is for batch writes with a sinkName. A stream has its own batch ids"),
+        ({"batchId": "1", "sinkName": "s"}, "options batchId and queryId are for writes inside foreachBatch. A stream"),
+        ({"kafka.transactional.id": "x"}, "option kafka.transactional.id cannot be set. The sink chooses"),
         (
             {"kafka.enable.idempotence": "false"},
-            "Option kafka.enable.idempotence cannot be set. It is always on: remove it.",
+            "option kafka.enable.idempotence cannot be set. It is always on: remove it.",
         ),
-        ({"kafka.key.serializer": "x"}, "Option kafka.key.serializer cannot be set. Keys are bytes or text"),
-        ({"kafka.linger": "1"}, "Option kafka.linger: Unknown setting linger. Did you mean linger.ms?"),
-        ({"kafka.linger.ms": "soon"}, "Option kafka.linger.ms: Invalid value soon for configuration linger.ms"),
-        ({"kafka.bootstrap.servers": "nowhere"}, "Option kafka.bootstrap.servers: "),
+        ({"kafka.key.serializer": "x"}, "option kafka.key.serializer cannot be set. Keys are bytes or text"),
+        ({"kafka.linger": "1"}, "option kafka.linger: Unknown setting linger. Did you mean linger.ms?"),
+        ({"kafka.linger.ms": "soon"}, "option kafka.linger.ms: Invalid value soon for configuration linger.ms"),
+        ({"kafka.bootstrap.servers": "nowhere"}, "option kafka.bootstrap.servers: "),
         (
             {"delivery": "at-least-once", "kafka.transaction.timeout.ms": "9"},
-            "Option kafka.transaction.timeout.ms has no effect with delivery=at-least-once",
+            "option kafka.transaction.timeout.ms has no effect with delivery=at-least-once",
         ),
     ],
 )
 def test_a_mistake_is_reported_with_a_hint(options: dict[str, str], words: str) -> None:
-    with pytest.raises(SinkError) as refused:
+    with pytest.raises(ConfigError) as refused:
         parse(**options)
     assert words in str(refused.value)
 
@@ -84,22 +84,22 @@ def test_a_mistake_is_reported_with_a_hint(options: dict[str, str], words: str) 
     [("acks", "1"), ("acks", "0"), ("retries", "0"), ("max.in.flight.requests.per.connection", "9")],
 )
 def test_settings_that_turn_idempotence_off_are_refused_on_the_driver(name: str, value: str, delivery: str) -> None:
-    with pytest.raises(SinkError) as refused:
+    with pytest.raises(ConfigError) as refused:
         parse(delivery=delivery, **{f"kafka.{name}": value, "kafka.linger.ms": "1"})
     message = str(refused.value)
-    assert message.startswith(f"Option kafka.{name}: Must set {name} to")
+    assert message.startswith(f"option kafka.{name}: Must set {name} to")
     assert message.endswith("Remove it: the sink's producer is always idempotent.")
 
 
 def test_bootstrap_servers_are_required() -> None:
-    with pytest.raises(SinkError, match=r"Option kafka\.bootstrap.servers is missing"):
+    with pytest.raises(ConfigError, match=r"option kafka\.bootstrap.servers is missing"):
         SinkOptions.parse({"topic": "a"}, True)
 
 
 def test_at_most_once_is_for_streams_and_a_job_id_for_batch_writes() -> None:
-    with pytest.raises(SinkError, match="at-most-once is for streams"):
+    with pytest.raises(ConfigError, match="at-most-once is for streams"):
         parse(False, delivery="at-most-once")
-    with pytest.raises(SinkError, match="Set sinkName too"):
+    with pytest.raises(ConfigError, match="Set sinkName too"):
         parse(False, jobId="2026-11-15")
     assert parse(False, jobId="2026-11-15", sinkName="daily").job_id == "2026-11-15"
 
@@ -118,11 +118,11 @@ def test_a_write_inside_foreach_batch_has_a_batch_id() -> None:
     [
         (
             {"batchId": "7"},
-            "Option batchId needs a sinkName. Set sinkName too: each write inside foreachBatch needs its own",
+            "option batchId needs a sinkName. Set sinkName too: each write inside foreachBatch needs its own",
         ),
-        ({**NAMED, "batchId": "seven"}, "Option batchId is 'seven'. Pass the batch id that foreachBatch passes"),
-        ({**NAMED, "batchId": "-1"}, "Option batchId is '-1'. Pass the batch id"),
-        ({**NAMED, "batchId": ""}, "Option batchId is ''. Pass the batch id"),
+        ({**NAMED, "batchId": "seven"}, "option batchId is 'seven'. Pass the batch id that foreachBatch passes"),
+        ({**NAMED, "batchId": "-1"}, "option batchId is '-1'. Pass the batch id"),
+        ({**NAMED, "batchId": ""}, "option batchId is ''. Pass the batch id"),
         ({**NAMED, "batchId": "9" * 19}, "Pass the batch id"),
         (
             {**NAMED, "jobId": "today"},
@@ -130,12 +130,12 @@ def test_a_write_inside_foreach_batch_has_a_batch_id() -> None:
         ),
         ({**NAMED, "delivery": "at-least-once"}, "no effect with delivery=at-least-once, which does not remember"),
         ({**NAMED, "delivery": "at-most-once"}, "no effect with delivery=at-most-once"),
-        ({"sinkName": "sums", "queryId": "q"}, "Option queryId needs a batchId"),
-        ({**NAMED, "queryId": ""}, "Option queryId has 0 characters (allowed: 1 to 200)"),
-        ({**NAMED, "queryId": "q" * 201}, "Option queryId has 201 characters"),
+        ({"sinkName": "sums", "queryId": "q"}, "option queryId needs a batchId"),
+        ({**NAMED, "queryId": ""}, "option queryId has 0 characters (allowed: 1 to 200)"),
+        ({**NAMED, "queryId": "q" * 201}, "option queryId has 201 characters"),
     ],
 )
 def test_a_batch_id_with_conflicting_options_is_refused(options: dict[str, str], words: str) -> None:
-    with pytest.raises(SinkError) as refused:
+    with pytest.raises(ConfigError) as refused:
         parse(False, **options)
     assert words in str(refused.value)

@@ -125,7 +125,7 @@ def test_one_timestamp_overrides_timestamps_by_partition_and_those_override_offs
         ({"maxOffsetsPerTrigger": "many"}, "not a whole number"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "larger than maxOffsetsPerTrigger"),
         ({"maxTriggerDelay": "soon"}, "15m"),
-        ({"minPartitions": "-1"}, "1 or more"),
+        ({"minPartitions": "-1"}, "from 1 to 2147483647"),
         ({"minPartitions": "4", "minRecordsPerPartition": "100"}, "cannot be combined"),
         ({"failOnDataLoss": "perhaps"}, "true or false"),
         ({"includeHeaders": "1"}, "true or false"),

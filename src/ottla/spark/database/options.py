@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
+from ottla.client.core.guarantees import Guarantee
+from ottla.client.stores.table_names import TABLE_NAME_HINT, table_name_problem
 from ottla.errors import ConfigError
+from ottla.spark.option_values import batch_id, choice, integer_or
+from ottla.types import INT32_MAX
 
-EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE = "exactly-once", "at-least-once", "at-most-once"
-DELIVERIES = (EXACTLY_ONCE, AT_LEAST_ONCE, AT_MOST_ONCE)
-TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?")
+BUSY_TIMEOUT_MS = 60_000
 DOCS = {
     "url": "sqlite:///relative/path, sqlite:////absolute/path or postgresql://user@host:5432/database",
     "table": "the table to write to, as name or schema.name; created with the DataFrame's columns if it does not exist",
@@ -30,9 +32,9 @@ class DatabaseOptions:
 
     url: str
     table: str
-    delivery: str = EXACTLY_ONCE
+    delivery: Guarantee = Guarantee.EXACTLY_ONCE
     upsert_keys: tuple[str, ...] = ()
-    busy_timeout_ms: int = 60_000
+    busy_timeout_ms: int = BUSY_TIMEOUT_MS
     checkpoint_location: str | None = None
     sink_id: str | None = None
     batch_id: int | None = None
@@ -40,7 +42,7 @@ class DatabaseOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "DatabaseOptions":
         """
-        >>> DatabaseOptions.parse({"url": "sqlite:///shop.db", "table": "orders"}).delivery
+        >>> DatabaseOptions.parse({"url": "sqlite:///shop.db", "table": "orders"}).delivery.value
         'exactly-once'
         """
         known = {name.lower(): name for name in (*DOCS, *SPARKS_OWN)}
@@ -57,15 +59,22 @@ class DatabaseOptions:
                     f'format("ottla-database") needs the option {needed}',
                     f'Set .option("{needed}", …): {DOCS[needed]}.',
                 )
-        sink_id, batch_id = _check_batch(given.get("sinkId"), given.get("batchId"))
+        sink_id, batch = _check_batch(given)
         return cls(
             sink_id=sink_id,
-            batch_id=batch_id,
+            batch_id=batch,
             url=_check_url(given["url"].strip()),
             table=_check_table(given["table"].strip()),
-            delivery=_check_delivery(given.get("delivery", EXACTLY_ONCE)),
+            delivery=choice(given, "delivery", tuple(Guarantee)),
             upsert_keys=_split(given.get("upsertKeys", "")),
-            busy_timeout_ms=_milliseconds("busyTimeoutMs", given.get("busyTimeoutMs", "60000")),
+            busy_timeout_ms=integer_or(
+                given,
+                "busyTimeoutMs",
+                BUSY_TIMEOUT_MS,
+                at_least=0,
+                at_most=INT32_MAX,
+                hint=f"Use a whole number: {DOCS['busyTimeoutMs']}.",
+            ),
             checkpoint_location=given.get("checkpointLocation"),
         )
 
@@ -112,33 +121,21 @@ def _check_url(url: str) -> str:
 
 
 def _check_table(table: str) -> str:
-    if not TABLE_NAME.fullmatch(table):
-        raise ConfigError(f"{table!r} is not a valid table name", "Use letters, digits and _, or schema.table.")
+    problem = table_name_problem(table)
+    if problem:
+        raise ConfigError(problem, TABLE_NAME_HINT)
     return table
 
 
-def _check_delivery(text: str) -> str:
-    chosen = text.strip().lower()
-    if chosen not in DELIVERIES:
-        close = difflib.get_close_matches(chosen, DELIVERIES, n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"Use one of {', '.join(DELIVERIES)}."
-        raise ConfigError(f"delivery is {text!r}", hint)
-    return chosen
-
-
-def _check_batch(sink_id: str | None, batch_id: str | None) -> tuple[str | None, int | None]:
-    if (sink_id is None) != (batch_id is None):
+def _check_batch(given: Mapping[str, str]) -> tuple[str | None, int | None]:
+    sink_id, batch = given.get("sinkId"), batch_id(given, "batchId")
+    if (sink_id is None) != (batch is None):
         raise ConfigError("sinkId and batchId need each other", "Set both, inside foreachBatch, or neither.")
-    if sink_id is None or batch_id is None:
+    if sink_id is None:
         return None, None
     if not sink_id.strip() or len(sink_id) > 100:
         raise ConfigError(f"sinkId {sink_id!r} is blank or has more than 100 characters", "Choose another name.")
-    if not re.fullmatch(r"[0-9]{1,18}", batch_id.strip()):
-        raise ConfigError(
-            f"batchId is {batch_id!r}, which is not a batch id",
-            "Pass the batch id that foreachBatch passes to its function.",
-        )
-    return sink_id.strip(), int(batch_id)
+    return sink_id.strip(), batch
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -146,11 +143,3 @@ def _split(text: str) -> tuple[str, ...]:
     if len(set(names)) != len(names):
         raise ConfigError(f"upsertKeys {text!r} contains a column twice", "List each column once.")
     return names
-
-
-def _milliseconds(name: str, text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,9}", text.strip()):
-        raise ConfigError(
-            f"{name} is {text!r}, which is not a number of milliseconds", f"Use a whole number: {DOCS[name]}."
-        )
-    return int(text)

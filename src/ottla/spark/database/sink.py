@@ -21,11 +21,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ottla.client.core.guarantees import Guarantee
 from ottla.clock import system_clock
 from ottla.errors import ConfigError, OttlaError
 from ottla.spark.database import ledger
 from ottla.spark.database.connections import Database, connect
-from ottla.spark.database.options import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, DatabaseOptions
+from ottla.spark.database.options import DatabaseOptions
 from ottla.spark.database.rows import rows_of
 from ottla.spark.sink.checkpoints import source_positions
 from ottla.spark.sink.states import BatchState, combined, move
@@ -58,7 +59,7 @@ class DatabaseDataSource(Prompt, DataSource):
                 raise ConfigError(
                     "sinkId and batchId are for writes inside foreachBatch", "A stream has its own ids: remove them."
                 )
-            if overwrite and options.delivery != EXACTLY_ONCE:
+            if overwrite and options.delivery != Guarantee.EXACTLY_ONCE:
                 raise ConfigError(
                     "output mode complete replaces the table in one transaction, which "
                     f"delivery={options.delivery} does not use",
@@ -103,13 +104,15 @@ class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
         return Staged(sink, batch_id, attempt, state, rows)
 
     def _may_write(self, database: Database, sink: str, batch_id: int, task: int) -> bool:
-        if self.options.delivery == AT_LEAST_ONCE:
+        if self.options.delivery == Guarantee.AT_LEAST_ONCE:
             return True
         # A repeated batch that is in the target already needs no second copy, not even in staging. The driver checks
         # that it is the same batch and not another one of an old checkpoint: it knows the end offsets of the batch.
         if ledger.last_batch(database, self.target, sink) >= batch_id:
             return False
-        return self.options.delivery == EXACTLY_ONCE or ledger.claim(database, self.target, sink, batch_id, task)
+        return self.options.delivery == Guarantee.EXACTLY_ONCE or ledger.claim(
+            database, self.target, sink, batch_id, task
+        )
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
         """On the driver: makes the batch visible. Spark may call it twice."""
@@ -120,7 +123,7 @@ class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
         sink = staged[0].sink
         positions = source_positions(self.options.checkpoint_location, batchId)
         with explained(), contextlib.closing(connect(self.options)) as database:
-            if self.options.delivery == EXACTLY_ONCE:
+            if self.options.delivery == Guarantee.EXACTLY_ONCE:
                 ledger.move(
                     database,
                     self.target,
@@ -134,7 +137,7 @@ class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
             else:
                 rows = sum(message.rows for message in staged)
                 with database.transaction():
-                    if self.options.delivery == AT_MOST_ONCE:
+                    if self.options.delivery == Guarantee.AT_MOST_ONCE:
                         ledger.check_batch(database, self.target, sink, batchId, positions)
                     ledger.note(database, self.target, sink, batchId, rows, positions, system_clock())
         move(combined(message.state for message in staged), BatchState.COMMITTED)
@@ -148,7 +151,7 @@ class BatchDatabaseWriter(Prompt, DataSourceArrowWriter):
     """Writes one DataFrame: all of it or nothing. With mode("overwrite") it replaces the table's rows."""
 
     def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:
-        if options.delivery == AT_MOST_ONCE:
+        if options.delivery == Guarantee.AT_MOST_ONCE:
             raise ConfigError(
                 "delivery=at-most-once is for streams: a batch write that fails has written nothing",
                 "Remove the option.",
@@ -171,7 +174,7 @@ class BatchDatabaseWriter(Prompt, DataSourceArrowWriter):
         return Staged(self.job, self.batch_id, attempt, state, rows)
 
     def commit(self, messages: "list[WriterCommitMessage | None]") -> None:
-        if self.options.delivery == AT_LEAST_ONCE and not self.overwrite:
+        if self.options.delivery == Guarantee.AT_LEAST_ONCE and not self.overwrite:
             return
         staged = staged_in(messages)
         attempts = {message.attempt: message.rows for message in staged}
@@ -205,7 +208,7 @@ def write_rows(
 ) -> tuple[BatchState, int]:
     """Writes a task's rows, one transaction for each record batch. Returns their state and how many there were."""
     count = 0
-    staging = writer.options.delivery == EXACTLY_ONCE or writer.overwrite
+    staging = writer.options.delivery == Guarantee.EXACTLY_ONCE or writer.overwrite
     for batch in batches:
         rows = rows_of(batch, writer.schema, database.dialect)
         if staging:

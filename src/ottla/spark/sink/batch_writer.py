@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from ottla.client.core.guarantees import Guarantee
 from ottla.errors import KafkaError
 from ottla.spark.explaining import explained
 from ottla.spark.sink.checkpoints import plan_of
@@ -65,7 +66,7 @@ class BatchWriter(Prompt, DataSourceArrowWriter):
         else:
             place = batch_place(self._options, self._run, context.partitionId(), context.getLocalProperty)
         rows = Rows(iterator, self._used, self._options)
-        if self._options.delivery == "at-least-once":
+        if self._options.delivery == Guarantee.AT_LEAST_ONCE:
             return SinkMessage(place, write_at_least_once(self._options, rows))
         refuse_speculation(context, self._options.delivery)
         if self._is_named:

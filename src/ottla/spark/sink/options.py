@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.client.core.foreign_settings import security_name
+from ottla.client.core.guarantees import Guarantee
 from ottla.client.core.settings import AdminConfig, ConsumerConfig, ProducerConfig, build
 from ottla.config import settings_of
-from ottla.errors import ConfigError, OttlaError
-from ottla.spark.sink.errors import SinkError
+from ottla.errors import ConfigError
+from ottla.spark.option_values import batch_id, boolean, choice
 
 KAFKA = "kafka."
-DELIVERIES = ("exactly-once", "at-least-once", "at-most-once")
 TWO_PHASE = ("auto", "required", "off")
 LOST_PARTS = ("fail", "replace")
 LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 """The sink's name becomes part of a topic's name, so it has the same legal characters."""
-NUMBER = re.compile(r"[0-9]{1,18}")
 LONGEST_QUERY_ID = 200
 """It is part of every ledger entry."""
 DEFAULTS = {"batch.size": "262144"}
@@ -54,7 +53,7 @@ NOT_FOR_SINKS = {
     "maxOffsetsPerTrigger": "",
     "minPartitions": "",
 }
-"""Options of the source, with the sink's counterpart, for a better error."""
+"""options of the source, with the sink's counterpart, for a better error."""
 REFUSED = {
     "key.serializer": "Keys are bytes or text: cast the column in the query.",
     "value.serializer": "Values are bytes or text: cast the column in the query.",
@@ -78,7 +77,7 @@ class SinkOptions:
     topic: str | None = None
     include_headers: bool = True
     include_timestamp: bool = False
-    delivery: str = "exactly-once"
+    delivery: Guarantee = Guarantee.EXACTLY_ONCE
     sink_name: str | None = None
     job_id: str | None = None
     batch_id: int | None = None
@@ -103,22 +102,26 @@ class SinkOptions:
             else:
                 raise unknown_option(name)
         if "bootstrap.servers" not in kafka:
-            raise SinkError("Option kafka.bootstrap.servers is missing", "Set it to host:port of one or more brokers.")
+            raise ConfigError(
+                "option kafka.bootstrap.servers is missing", "Set it to host:port of one or more brokers."
+            )
         topic = written.get("topic")
         if topic is not None and not topic.strip():
-            raise SinkError("Option topic is empty", "Set it to a topic, or remove the option and add a column topic.")
+            raise ConfigError(
+                "option topic is empty", "Set it to a topic, or remove the option and add a column topic."
+            )
         parsed = cls(
             kafka=kafka,
             topic=topic,
-            include_headers=_flag(written, "includeHeaders", True),
-            include_timestamp=_flag(written, "includeTimestamp", False),
-            delivery=_choice(written, "delivery", DELIVERIES),
+            include_headers=boolean(written, "includeHeaders", True),
+            include_timestamp=boolean(written, "includeTimestamp", False),
+            delivery=choice(written, "delivery", tuple(Guarantee)),
             sink_name=written.get("sinkName"),
             job_id=written.get("jobId"),
-            batch_id=_number(written, "batchId"),
+            batch_id=batch_id(written, "batchId"),
             query_id=written.get("queryId"),
-            two_phase_commit=_choice(written, "twoPhaseCommit", TWO_PHASE),
-            lost_parts=_choice(written, "lostParts", LOST_PARTS),
+            two_phase_commit=choice(written, "twoPhaseCommit", TWO_PHASE),
+            lost_parts=choice(written, "lostParts", LOST_PARTS),
             checkpoint_location=written.get("checkpointLocation"),
         )
         parsed._check(streaming)
@@ -126,13 +129,13 @@ class SinkOptions:
 
     def _check(self, streaming: bool) -> None:
         if self.sink_name is not None and not LEGAL_NAME.fullmatch(self.sink_name):
-            raise SinkError(
-                f"Option sinkName is {self.sink_name!r}",
+            raise ConfigError(
+                f"option sinkName is {self.sink_name!r}",
                 "Use 1 to 200 characters: letters, digits, dots, dashes and underscores.",
             )
         if self.job_id is not None and (streaming or self.sink_name is None or not self.job_id):
-            raise SinkError(
-                "Option jobId is for batch writes with a sinkName",
+            raise ConfigError(
+                "option jobId is for batch writes with a sinkName",
                 "A stream has its own batch ids: remove jobId."
                 if streaming
                 else "Set sinkName too."
@@ -140,24 +143,24 @@ class SinkOptions:
                 else "Set jobId to a name that is not empty.",
             )
         self._check_batch(streaming)
-        if self.delivery == "at-most-once" and not streaming:
-            raise SinkError(
+        if self.delivery == Guarantee.AT_MOST_ONCE and not streaming:
+            raise ConfigError(
                 "delivery=at-most-once is for streams: a batch write has no batch ids to remember",
                 "Use exactly-once or at-least-once.",
             )
         for name, why in REFUSED.items():
             if name in self.kafka:
-                raise SinkError(f"Option kafka.{name} cannot be set", why)
-        if self.delivery != "exactly-once" and "transaction.timeout.ms" in self.kafka:
-            raise SinkError(
-                f"Option kafka.transaction.timeout.ms has no effect with delivery={self.delivery}", "Remove it."
+                raise ConfigError(f"option kafka.{name} cannot be set", why)
+        if self.delivery != Guarantee.EXACTLY_ONCE and "transaction.timeout.ms" in self.kafka:
+            raise ConfigError(
+                f"option kafka.transaction.timeout.ms has no effect with delivery={self.delivery}", "Remove it."
             )
         try:
             # As the tasks will create it: settings that turn idempotence off must be rejected here, not there.
             build(ProducerConfig, {**self.kafka, "enable.idempotence": "true"}, {})
         except ConfigError as error:
             hint = IDEMPOTENT if "enable.idempotence" in error.hint else error.hint
-            raise SinkError(f"Option kafka.{self._named_in(error.message)}: {error.message}", hint) from None
+            raise ConfigError(f"option kafka.{self._named_in(error.message)}: {error.message}", hint) from None
 
     def _named_in(self, message: str) -> str:
         """The setting that a message mentions first."""
@@ -169,30 +172,30 @@ class SinkOptions:
         if self.batch_id is None and self.query_id is None:
             return
         if streaming:
-            raise SinkError(
-                "Options batchId and queryId are for writes inside foreachBatch",
+            raise ConfigError(
+                "options batchId and queryId are for writes inside foreachBatch",
                 "A stream has its own ids: remove them.",
             )
         if self.batch_id is None:
-            raise SinkError("Option queryId needs a batchId", "Set batchId too.")
+            raise ConfigError("option queryId needs a batchId", "Set batchId too.")
         if self.sink_name is None:
-            raise SinkError(
-                "Option batchId needs a sinkName",
+            raise ConfigError(
+                "option batchId needs a sinkName",
                 "Set sinkName too: each write inside foreachBatch needs its own.",
             )
         if self.job_id is not None:
-            raise SinkError(
-                "Options batchId and jobId cannot be combined: batchId is for writes inside foreachBatch",
+            raise ConfigError(
+                "options batchId and jobId cannot be combined: batchId is for writes inside foreachBatch",
                 "Remove one of them.",
             )
         if self.query_id is not None and not 0 < len(self.query_id) <= LONGEST_QUERY_ID:
-            raise SinkError(
-                f"Option queryId has {len(self.query_id)} characters (allowed: 1 to {LONGEST_QUERY_ID})",
+            raise ConfigError(
+                f"option queryId has {len(self.query_id)} characters (allowed: 1 to {LONGEST_QUERY_ID})",
                 "Choose a name that stays the same as long as the checkpoint is kept.",
             )
-        if self.delivery != "exactly-once":
-            raise SinkError(
-                f"Option batchId has no effect with delivery={self.delivery}, which does not remember batches here",
+        if self.delivery != Guarantee.EXACTLY_ONCE:
+            raise ConfigError(
+                f"option batchId has no effect with delivery={self.delivery}, which does not remember batches here",
                 "Remove it, or use exactly-once.",
             )
 
@@ -227,42 +230,17 @@ def default_sink_name(query: str) -> str:
     return f"ottla-sink-{query}"
 
 
-def unknown_option(name: str) -> OttlaError:
+def unknown_option(name: str) -> ConfigError:
     """The error for an unknown option, with the most similar known one."""
     small = name.lower()
     for theirs, ours in NOT_FOR_SINKS.items():
         if small == theirs.lower():
-            return SinkError(
-                f"Option {theirs} belongs to the source", f"Use {ours} for a sink." if ours else "Remove it."
+            return ConfigError(
+                f"option {theirs} belongs to the source", f"Use {ours} for a sink." if ours else "Remove it."
             )
     known = {each.lower(): each for each in NAMES}
     known |= {f"{KAFKA}{each}": f"{KAFKA}{each}" for each in settings_of(ProducerConfig)}
     if f"{KAFKA}{small}" in known:
-        return SinkError(f"Unknown option {name}", f"Did you mean {KAFKA}{small}?")
+        return ConfigError(f"unknown option {name}", f"Did you mean {KAFKA}{small}?")
     close = difflib.get_close_matches(small, list(known), n=1)
-    return SinkError(f"Unknown option {name}", f"Did you mean {known[close[0]]}?" if close else "")
-
-
-def _flag(written: Mapping[str, str], name: str, default: bool) -> bool:
-    text = written.get(name, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise SinkError(f"Option {name} is {written[name]!r}", "Use true or false.")
-    return text == "true"
-
-
-def _number(written: Mapping[str, str], name: str) -> int | None:
-    text = written.get(name)
-    if text is None:
-        return None
-    if not NUMBER.fullmatch(text.strip()):
-        raise SinkError(f"Option {name} is {text!r}", "Pass the batch id that foreachBatch passes to its function.")
-    return int(text)
-
-
-def _choice(written: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    text = written.get(name, choices[0]).strip().lower()
-    if text not in choices:
-        close = difflib.get_close_matches(text, choices, n=1)
-        hint = f"Did you mean {close[0]}?" if close else f"Use one of: {', '.join(choices)}."
-        raise SinkError(f"Option {name} is {written[name]!r}", hint)
-    return text
+    return ConfigError(f"unknown option {name}", f"Did you mean {known[close[0]]}?" if close else "")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
+from ottla.client.core.guarantees import Guarantee
 from ottla.spark.explaining import explained
 from ottla.spark.sink.checkpoints import plan_of
 from ottla.spark.sink.driver import Batch, driver
@@ -59,9 +60,9 @@ class StreamSink(Prompt, DataSourceStreamArrowWriter):
     def _write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
         place = self._place()
         rows = Rows(iterator, self._used, self._options)
-        if self._options.delivery == "at-least-once":
+        if self._options.delivery == Guarantee.AT_LEAST_ONCE:
             return SinkMessage(place, write_at_least_once(self._options, rows))
-        if self._options.delivery == "at-most-once":
+        if self._options.delivery == Guarantee.AT_MOST_ONCE:
             return SinkMessage(place, write_at_most_once(self._options, place, rows))
         return SinkMessage(place, write_exactly_once(self._options, place, rows))
 
@@ -71,7 +72,7 @@ class StreamSink(Prompt, DataSourceStreamArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise SinkError("write() was called outside a Spark task")
-        if self._options.delivery != "at-least-once":
+        if self._options.delivery != Guarantee.AT_LEAST_ONCE:
             refuse_speculation(context, self._options.delivery)
         batch, query, run_id = (context.getLocalProperty(name) for name in (BATCH_ID, QUERY_ID, RUN_ID))
         if batch is None or query is None:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ottla.checks import number_from_text, unsigned_from_text, whole_number
+from ottla.checks import unsigned_from_text, whole_number
 from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.config import settings_of
-from ottla.errors import ConfigError, OttlaError
-from ottla.spark.explaining import explained
+from ottla.errors import ConfigError
+from ottla.spark.option_values import boolean, choice, duration_ms, integer, integer_or
 from ottla.spark.source.offsets import Split
 from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
 
@@ -163,12 +163,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Reads the options of `spark.read` or `spark.readStream`; raises OttlaError if one is wrong."""
-        with explained():
-            return cls._parse(options)
-
-    @classmethod
-    def _parse(cls, options: Mapping[str, str]) -> "SourceOptions":
+        """Reads the options of `spark.read` or `spark.readStream`; raises ConfigError if one is wrong."""
         given = {name.lower(): value for name, value in options.items()}
         _check_names(given)
         known = {_BY_LOWER[name]: value for name, value in given.items() if name in _BY_LOWER}
@@ -177,36 +172,36 @@ class SourceOptions:
         starting = _bound(known, "starting", subscription)
         ending = _bound(known, "ending", subscription)
         _check_order(starting, ending)
-        positive: Callable[[str], int | None] = lambda name: _integer(known, name, at_least=1)  # noqa: E731
+        positive: Callable[[str], int | None] = lambda name: integer(known, name, at_least=1)  # noqa: E731
         parsed = cls(
             subscription=subscription,
             client_settings=client_settings,
             starting=starting,
             ending=ending,
-            latest_if_no_match=_strategy(known) == "latest",
+            latest_if_no_match=choice(known, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
             max_offsets_per_trigger=positive("maxOffsetsPerTrigger"),
             min_offsets_per_trigger=positive("minOffsetsPerTrigger"),
-            max_trigger_delay_ms=_duration_ms(known, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
-            min_partitions=_integer(known, "minPartitions", at_least=1, at_most=INT32_MAX),
+            max_trigger_delay_ms=duration_ms(known, "maxTriggerDelay", DEFAULT_MAX_TRIGGER_DELAY_MS),
+            min_partitions=integer(known, "minPartitions", at_least=1, at_most=INT32_MAX),
             max_records_per_partition=positive("maxRecordsPerPartition"),
             min_records_per_partition=positive("minRecordsPerPartition"),
-            fail_on_data_loss=_boolean(known, "failOnDataLoss", True),
-            include_headers=_boolean(known, "includeHeaders", False),
+            fail_on_data_loss=boolean(known, "failOnDataLoss", True),
+            include_headers=boolean(known, "includeHeaders", False),
             group_id=group_id,
             group_id_prefix=_prefix(known),
             poll_timeout_ms=positive("kafkaConsumer.pollTimeoutMs") or DEFAULT_POLL_TIMEOUT_MS,
-            offset_retries=_or(_integer(known, "fetchOffset.numRetries", at_least=0), 3),
-            offset_retry_interval_ms=_or(_integer(known, "fetchOffset.retryIntervalMs", at_least=0), 10),
+            offset_retries=integer_or(known, "fetchOffset.numRetries", 3, at_least=0),
+            offset_retry_interval_ms=integer_or(known, "fetchOffset.retryIntervalMs", 10, at_least=0),
             metadata_cache_ms=_metadata_cache_ms(known),
         )
         low, high = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
         if low is not None and high is not None and low > high:
-            raise OttlaError(
+            raise ConfigError(
                 f"minOffsetsPerTrigger ({low}) is larger than maxOffsetsPerTrigger ({high})",
                 "Swap them, or remove one.",
             )
         if parsed.min_partitions is not None and parsed.min_records_per_partition is not None:
-            raise OttlaError(
+            raise ConfigError(
                 "minPartitions and minRecordsPerPartition cannot be combined",
                 "One increases the number of tasks, the other decreases it: remove one.",
             )
@@ -215,12 +210,12 @@ class SourceOptions:
     def check_batch(self) -> None:
         """Rejects bounds that a batch query cannot have."""
         if self.starting is not None and self.starting.has(LATEST):
-            raise OttlaError(
+            raise ConfigError(
                 f"{self.starting.option} cannot be latest in a batch query: there would be nothing to read",
                 "Use earliest (or -2), offsets or a timestamp.",
             )
         if self.ending is not None and self.ending.has(EARLIEST):
-            raise OttlaError(
+            raise ConfigError(
                 f"{self.ending.option} cannot be earliest in a batch query: there would be nothing to read",
                 "Use latest (or -1), offsets or a timestamp.",
             )
@@ -228,7 +223,7 @@ class SourceOptions:
     def check_stream(self) -> None:
         """Rejects an end, which a streaming query cannot have."""
         if self.ending is not None:
-            raise OttlaError(
+            raise ConfigError(
                 f"{self.ending.option} is not for streaming queries, which have no end",
                 "Remove it, or use spark.read. trigger(availableNow=True) reads the available records and stops.",
             )
@@ -236,7 +231,7 @@ class SourceOptions:
 
 def _check_names(given: Mapping[str, str]) -> None:
     if given.get("path"):
-        raise OttlaError(
+        raise ConfigError(
             f"load() takes no path with format ottla, but got {given['path']!r}",
             f"Set the topics: .option('subscribe', {given['path']!r}).load()",
         )
@@ -250,33 +245,35 @@ def _check_names(given: Mapping[str, str]) -> None:
         hint = (
             f"Did you mean {_BY_LOWER.get(nearest, nearest)}?" if nearest else f"The options are {', '.join(OPTIONS)}."
         )
-        raise OttlaError(f"unknown option {name} of the source ottla", hint)
+        raise ConfigError(f"unknown option {name} of the source ottla", hint)
 
 
 def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | None]:
     """The settings of our clients, and the group id, which is only for display: no client joins the group."""
     chosen = {security_name(name.removeprefix(PREFIX)): given[name] for name in given if name.startswith(PREFIX)}
     if "bootstrap.servers" not in chosen:
-        raise OttlaError(f"option {BOOTSTRAP} is missing", f"Set it to the address of a broker: {BOOTSTRAP}=host:port.")
+        raise ConfigError(
+            f"option {BOOTSTRAP} is missing", f"Set it to the address of a broker: {BOOTSTRAP}=host:port."
+        )
     for name, (reason, hint) in REFUSED.items():
         if name in chosen:
-            raise OttlaError(f"option {PREFIX}{name} is not for the source: {reason}", hint)
+            raise ConfigError(f"option {PREFIX}{name} is not for the source: {reason}", hint)
     group_id = chosen.pop("group.id", None)
     if group_id is not None and not group_id.strip():
-        raise OttlaError("option kafka.group.id is blank", "Set a group id, or remove it to get a generated one.")
+        raise ConfigError("option kafka.group.id is blank", "Set a group id, or remove it to get a generated one.")
     chosen.setdefault("isolation.level", "read_committed")
     known = settings_of(ConsumerConfig)
     for name in chosen:
         if name not in known:
             close = difflib.get_close_matches(name, list(known), n=1)
-            raise OttlaError(
+            raise ConfigError(
                 f"unknown option {PREFIX}{name}: the client has no setting {name}",
                 f"Did you mean {PREFIX}{close[0]}?" if close else "Remove it.",
             )
     try:
         build(ConsumerConfig, chosen, {})
     except ConfigError as error:
-        raise OttlaError(f"in the options kafka.*: {error.message}", error.hint) from None
+        raise ConfigError(f"in the options kafka.*: {error.message}", error.hint) from None
     return chosen, group_id
 
 
@@ -284,24 +281,24 @@ def _subscription(known: Mapping[str, str]) -> Subscription:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in known]
     if len(chosen) != 1:
         cause = f"{' and '.join(chosen)} cannot be combined" if chosen else "there is no topic to read"
-        raise OttlaError(cause, "Set exactly one of subscribe, subscribePattern and assign.")
+        raise ConfigError(cause, "Set exactly one of subscribe, subscribePattern and assign.")
     (name,) = chosen
     text = known[name].strip()
     if name == "assign":
         return Subscription(partitions=_assigned(text))
     if name == "subscribePattern":
         if not text:
-            raise OttlaError("subscribePattern is empty", "Use a regular expression, for example orders-.*")
+            raise ConfigError("subscribePattern is empty", "Use a regular expression, for example orders-.*")
         try:
             re.compile(text)
         except re.error as error:
-            raise OttlaError(
+            raise ConfigError(
                 f"subscribePattern {text!r} is not a regular expression: {error}", "Use one as in orders-.*"
             ) from None
         return Subscription(pattern=text)
     topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
     if not topics:
-        raise OttlaError("subscribe is empty", "Set one or more topics, separated by commas.")
+        raise ConfigError("subscribe is empty", "Set one or more topics, separated by commas.")
     return Subscription(topics=topics)
 
 
@@ -311,13 +308,13 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
         if not isinstance(numbers, list) or not all(
             whole_number(number) is not None and number >= 0 for number in numbers
         ):
-            raise OttlaError(
+            raise ConfigError(
                 f"assign: the partitions of {topic} are {json.dumps(numbers)}",
                 'Use a list of numbers of 0 or more, as in {"orders": [0, 1]}.',
             )
         found.extend(TopicPartition(topic, number) for number in numbers)
     if not found:
-        raise OttlaError("assign has no partition", 'Add one or more, as in {"orders": [0, 1]}.')
+        raise ConfigError("assign has no partition", 'Add one or more, as in {"orders": [0, 1]}.')
     return tuple(sorted(set(found)))
 
 
@@ -328,13 +325,13 @@ def _bound(known: Mapping[str, str], side: str, subscription: Subscription) -> B
     """
     timestamp, by_timestamp, offsets = f"{side}Timestamp", f"{side}OffsetsByTimestamp", f"{side}Offsets"
     if timestamp in known:
-        at = _integer(known, timestamp, at_least=0, hint="Use milliseconds since 1970.")
+        at = integer(known, timestamp, at_least=0, hint="Use milliseconds since 1970.")
         return Bound(timestamp, timestamp_ms=at)
     if by_timestamp in known:
         times = _per_partition(by_timestamp, known[by_timestamp], subscription)
         for partition, at in times.items():
             if at < 0:
-                raise OttlaError(f"{by_timestamp}: {at} for {partition} is negative", "Use milliseconds since 1970.")
+                raise ConfigError(f"{by_timestamp}: {at} for {partition} is negative", "Use milliseconds since 1970.")
         return Bound(by_timestamp, timestamps_ms=times)
     if offsets not in known:
         return None
@@ -344,7 +341,7 @@ def _bound(known: Mapping[str, str], side: str, subscription: Subscription) -> B
     found = _per_partition(offsets, text, subscription)
     for partition, offset in found.items():
         if offset < EARLIEST:
-            raise OttlaError(
+            raise ConfigError(
                 f"{offsets}: {offset} for {partition} is not an offset",
                 "Use 0 or more, -2 for the earliest or -1 for the latest.",
             )
@@ -356,20 +353,20 @@ def _per_partition(option: str, text: str, subscription: Subscription) -> dict[T
     example = '{"orders": {"0": 23, "1": -2}}'
     for topic, entries in _json_object(option, text, example).items():
         if not isinstance(entries, dict):
-            raise OttlaError(
+            raise ConfigError(
                 f"{option}: {topic} has {json.dumps(entries)}", f"Use one number for each partition: {example}."
             )
         for number, value in entries.items():
             partition = unsigned_from_text(number)
             if partition is None or whole_number(value) is None or abs(value) > INT64_MAX:
-                raise OttlaError(
+                raise ConfigError(
                     f"{option}: {topic} has {json.dumps({number: value})}",
                     f"Partitions and offsets are whole numbers: {example}.",
                 )
             found[TopicPartition(topic, partition)] = value
     strangers = sorted({p.topic for p in found} - set(subscription.topics)) if subscription.topics else []
     if strangers:
-        raise OttlaError(
+        raise ConfigError(
             f"{option} has {', '.join(strangers)}, which subscribe does not have",
             f"Subscribed topics: {subscription}. Add the topic to subscribe, or remove it here.",
         )
@@ -383,7 +380,7 @@ def _json_object(option: str, text: str, example: str) -> dict[str, Any]:
         found = None
     if not isinstance(found, dict):
         words = "" if option == "assign" or "Timestamp" in option else "earliest, latest or "
-        raise OttlaError(f"{option} is {text!r}", f"Use {words}JSON, as in {example}.")
+        raise ConfigError(f"{option} is {text!r}", f"Use {words}JSON, as in {example}.")
     return found
 
 
@@ -393,7 +390,7 @@ def _check_order(starting: Bound | None, ending: Bound | None) -> None:
         return
     if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
         if starting.timestamp_ms > ending.timestamp_ms:
-            raise OttlaError(
+            raise ConfigError(
                 f"startingTimestamp {starting.timestamp_ms} is after endingTimestamp {ending.timestamp_ms}",
                 "Choose an end after the beginning.",
             )
@@ -402,69 +399,24 @@ def _check_order(starting: Bound | None, ending: Bound | None) -> None:
         for partition, first in (firsts or {}).items():
             last = (lasts or {}).get(partition, LATEST)
             if 0 <= last < first:
-                raise OttlaError(
+                raise ConfigError(
                     f"{starting.option} has {first} for {partition}, after {last} in {ending.option}",
                     "Choose an end after the beginning.",
                 )
 
 
-def _strategy(known: Mapping[str, str]) -> str:
-    text = known.get("startingOffsetsByTimestampStrategy", "error").strip().lower()
-    if text not in ("error", "latest"):
-        raise OttlaError(f"startingOffsetsByTimestampStrategy is {text!r}", "Use error or latest.")
-    return text
-
-
 def _prefix(known: Mapping[str, str]) -> str:
     prefix = known.get("groupIdPrefix", DEFAULT_GROUP_ID_PREFIX).strip()
     if not prefix:
-        raise OttlaError("groupIdPrefix is blank", f"Remove it to use the default, {DEFAULT_GROUP_ID_PREFIX}.")
+        raise ConfigError("groupIdPrefix is blank", f"Remove it to use the default, {DEFAULT_GROUP_ID_PREFIX}.")
     return prefix
 
 
 def _metadata_cache_ms(known: Mapping[str, str]) -> int:
     name = "partition.metadata.cache.ttl.ms"
-    found = _integer(known, name, at_least=-1, hint="Use milliseconds, or -1 to look them up for every batch.")
+    found = integer(known, name, at_least=-1, hint="Use milliseconds, or -1 to look them up for every batch.")
     if found == 0:
-        raise OttlaError(
+        raise ConfigError(
             f"{name} is 0", "Use a positive number of milliseconds, or -1 to look them up for every batch."
         )
     return -1 if found is None else found
-
-
-def _integer(
-    known: Mapping[str, str], name: str, *, at_least: int, at_most: int = INT64_MAX, hint: str = ""
-) -> int | None:
-    if name not in known:
-        return None
-    text = known[name].strip()
-    value = number_from_text(text)
-    if value is None:
-        raise OttlaError(f"{name} is {text!r}, which is not a whole number", hint)
-    if not at_least <= value <= at_most:
-        raise OttlaError(f"{name} is {value}", hint or f"Use a number of {at_least} or more.")
-    return value
-
-
-def _boolean(known: Mapping[str, str], name: str, default: bool) -> bool:
-    text = known.get(name, "true" if default else "false").strip().lower()
-    if text not in ("true", "false"):
-        raise OttlaError(f"{name} is {text!r}", "Use true or false.")
-    return text == "true"
-
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000, "": 1}
-
-
-def _duration_ms(known: Mapping[str, str], name: str, default: int) -> int:
-    if name not in known:
-        return default
-    text = known[name].strip().lower()
-    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", text)
-    if found is None or found[2] not in _UNITS_MS:
-        raise OttlaError(f"{name} is {text!r}", "Use a number and a unit: 500ms, 30s, 15m or 1h.")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
