@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.net.server_connection import Disconnect, address_of
+from ottla.net.tls_phase import BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, Phase, move
 from ottla.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
@@ -28,14 +29,13 @@ class TlsTransport(asyncio.BufferedProtocol):
     __slots__ = (
         "__weakref__",
         "_connection",
-        "_end",
-        "_has_begun",
+        "_failure",
         "_has_turn",
         "_incoming",
         "_is_delivering",
         "_is_paused",
-        "_is_secured",
         "_outgoing",
+        "_phase",
         "_raw",
         "_server",
         "_session",
@@ -49,9 +49,11 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._session = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._raw: asyncio.Transport
-        self._is_secured = self._is_paused = self._has_turn = self._is_delivering = False
-        self._has_begun = False  # the client has started the handshake and not finished it
-        self._end: ssl.SSLError | None = None  # why nothing more can be decrypted: close_notify or an error
+        self._phase: Phase = NEW
+        self._failure = ""  # why the phase is BROKEN
+        self._has_turn = False  # the handshake will continue in a turn of its own
+        self._is_paused = False  # the connection reads nothing
+        self._is_delivering = False  # `_deliver` is active, further up the stack
         self.client_host, self.client_port = "", 0
 
     # --- the protocol of the socket -----------------------------------------------------------------------
@@ -63,7 +65,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.newcomers.remove(self)
-        if self._is_secured:
+        if self._phase >= SECURED:
             self._connection.connection_lost(error)
         elif error is not None:
             self._lost_during_handshake()
@@ -73,20 +75,22 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         view, incoming = self._server.encrypted_view, self._incoming
-        if self._is_secured and nbytes > PIECE_BYTES:
+        if self._phase < SECURED:
+            incoming.write(view[:nbytes])
+            self._raw.pause_reading()
+            if not self._has_turn:
+                # A handshake is a millisecond of work: thousands of newcomers must not delay everybody else.
+                self._has_turn = True
+                self._server.turns.queue(self._handshake)
+            return
+        if nbytes > PIECE_BYTES:
             incoming.write(view[:PIECE_BYTES])
             if not self._is_paused:
                 self._deliver()
             incoming.write(view[PIECE_BYTES:nbytes])
         else:
             incoming.write(view[:nbytes])
-        if not self._is_secured:
-            self._raw.pause_reading()
-            if not self._has_turn:
-                # A handshake is a millisecond of work: thousands of newcomers must not delay everybody else.
-                self._has_turn = True
-                self._server.turns.queue(self._handshake)
-        elif not self._is_paused:
+        if not self._is_paused:
             self._deliver()
             if nbytes == len(view) and not self._is_paused:
                 # The loop would keep reading from this peer: let the other connections have their turn.
@@ -94,7 +98,7 @@ class TlsTransport(asyncio.BufferedProtocol):
                 self._server.turns.queue(self._take_turn)
 
     def eof_received(self) -> bool:
-        if self._is_secured:
+        if self._phase >= SECURED:
             self._connection.eof_received()
         else:
             self._lost_during_handshake()
@@ -102,16 +106,19 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def _lost_during_handshake(self) -> None:
         """Clients written with asyncio hang up on a certificate that they do not accept, without an alert."""
-        if self._has_begun:
-            self._has_begun = False
-            self._server.handshake_failed(self, "the client disconnected; it may not accept this broker's certificate")
+        if self._phase is HANDSHAKING:
+            self._fail("the client disconnected; it may not accept this broker's certificate")
+
+    def _fail(self, reason: str) -> None:
+        self._phase = move(self._phase, FAILED)
+        self._server.handshake_failed(self, reason)
 
     def pause_writing(self) -> None:
-        if self._is_secured:
+        if self._phase >= SECURED:
             self._connection.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._is_secured:
+        if self._phase >= SECURED:
             self._connection.resume_writing()
 
     def _take_turn(self) -> None:
@@ -125,24 +132,24 @@ class TlsTransport(asyncio.BufferedProtocol):
         try:
             self._session.do_handshake()
         except ssl.SSLWantReadError:
-            self._has_begun = True
+            if self._phase is NEW:
+                self._phase = move(self._phase, HANDSHAKING)
             self._flush()
             self._raw.resume_reading()
             return
         except (ssl.SSLError, ValueError) as error:
-            self._has_begun = False
             self._flush()  # the alert that tells the peer why
-            self._server.handshake_failed(self, _reason(error))
+            self._fail(_reason(error))
             self._raw.close()
             return
         self._flush()
         try:
             self._connection.secured(self._session.getpeercert(binary_form=True))
         except Disconnect as error:
-            self._server.handshake_failed(self, str(error))
+            self._fail(str(error))
             self._raw.close()
             return
-        self._is_secured = True
+        self._phase = move(self._phase, SECURED)
         self._raw.resume_reading()
         self._server.newcomers.replace(self, self._connection)
         self._connection.connection_made(cast("asyncio.BaseTransport", self))
@@ -160,24 +167,27 @@ class TlsTransport(asyncio.BufferedProtocol):
                 connection.buffer_updated(nbytes)
         finally:
             self._is_delivering = False
-        if self._end is not None and not self._is_paused and not self._raw.is_closing():
-            if isinstance(self._end, ssl.SSLZeroReturnError):
+        if self._phase is not SECURED and not self._is_paused and not self._raw.is_closing():
+            if self._phase is ENDED:
                 connection.eof_received()
             else:
-                connection.cut(f"TLS: {_reason(self._end)}")
+                connection.cut(f"TLS: {self._failure}")
         elif self._outgoing.pending and not self._raw.is_closing():
             self._flush()  # an answer of TLS itself, such as a new key
 
     def _has_input(self) -> bool:
-        """Whether there is something to decrypt. The check costs less than the error that reading nothing raises."""
-        return bool(self._incoming.pending or self._session.pending() or self._end)
+        """Whether there is something to pass on: bytes to decrypt, or their end.
+
+        The check costs less than the error that reading nothing raises.
+        """
+        return bool(self._incoming.pending or self._session.pending() or self._phase is not SECURED)
 
     def _decrypt(self, buffer: memoryview) -> int:
-        """Fills the buffer as far as possible and returns how far. The end is kept until what precedes it is delivered.
+        """Fills the buffer as far as possible and returns how far. What precedes the end is delivered before it.
 
         OpenSSL decrypts one record of TLS at a time, and those of librdkafka are often no larger than one of Kafka.
         """
-        if self._end is not None:
+        if self._phase is not SECURED:
             return 0
         read, pending = self._session.read, self._session.pending
         room, filled = len(buffer), 0
@@ -185,16 +195,18 @@ class TlsTransport(asyncio.BufferedProtocol):
             while filled < room:
                 nbytes = cast("int", read(room - filled, buffer[filled:]))
                 if not nbytes:
-                    raise ssl.SSLZeroReturnError
+                    self._phase = move(self._phase, ENDED)
+                    break
                 filled += nbytes
                 if not (self._incoming.pending or pending()):
                     break
         except ssl.SSLWantReadError:
             pass
+        except ssl.SSLZeroReturnError:
+            self._phase = move(self._phase, ENDED)
         except ssl.SSLError as error:
-            # Without its traceback, whose frames would keep the buffer in memory until the next garbage collection.
-            error.__context__ = None
-            self._end = error.with_traceback(None)
+            # Not the error itself: the frames of its traceback would keep the buffer in memory.
+            self._phase, self._failure = move(self._phase, BROKEN), _reason(error)
         return filled
 
     def _flush(self) -> None:
@@ -243,7 +255,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def _is_mute(self) -> bool:
         """Whether nothing can be sent any more. After an error OpenSSL encrypts nothing."""
-        return self._raw.is_closing() or not (self._end is None or isinstance(self._end, ssl.SSLZeroReturnError))
+        return self._raw.is_closing() or self._phase is BROKEN
 
     def pause_reading(self) -> None:
         if not self._is_paused:

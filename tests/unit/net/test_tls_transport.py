@@ -3,8 +3,10 @@
 # ruff: noqa: SLF001  (checks internal state)
 
 import asyncio
+import gc
 import logging
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,11 +14,17 @@ from typing import Any
 import pytest
 
 from ottla.net.server import Connection, ListenerSecurity, Server
-from ottla.net.tls_transport import PIECE_BYTES
+from ottla.net.server_connection import Disconnect
+from ottla.net.tls_phase import ALLOWED, BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, Phase, move
+from ottla.net.tls_transport import PIECE_BYTES, TlsTransport
+from ottla.security.principal import Principal
 from tests.support.secure_brokers import Security
 from tests.support.wire.frame_server import connected, frame, until
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
+
+FORGED = b"\x17\x03\x03\x00\x20" + bytes(32)
+"""A record of TLS whose checksum is wrong."""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +104,52 @@ async def world(security: Security) -> AsyncIterator[World]:
         await server.close()
 
 
+# --- the table of phases ----------------------------------------------------------------------------------
+
+
+def test_the_table_of_phases_is_exactly_this_one() -> None:
+    assert {phase: set(ALLOWED[phase]) for phase in Phase} == {
+        NEW: {HANDSHAKING, FAILED},
+        HANDSHAKING: {FAILED, SECURED},
+        FAILED: set(),
+        SECURED: {ENDED, BROKEN},
+        ENDED: set(),
+        BROKEN: set(),
+    }
+
+
+def test_a_forbidden_change_of_phase_is_a_bug() -> None:
+    assert move(HANDSHAKING, SECURED) is SECURED
+    with pytest.raises(RuntimeError, match="cannot move from FAILED to SECURED"):
+        move(FAILED, SECURED)
+
+
+# --- real connections -------------------------------------------------------------------------------------
+
+
+def test_a_failed_handshake_is_counted_once(run: Run, security: Security, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the client then resets the connection."""
+    original = TlsTransport.connection_lost
+    monkeypatch.setattr(TlsTransport, "connection_lost", lambda self, _: original(self, ConnectionResetError()))
+
+    def nobody(certificate: bytes | None) -> Principal:
+        raise Disconnect("the certificate belongs to nobody")
+
+    async def story() -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(security.broker_file)
+        server = Server(lambda request, connection: b"")
+        refusing = ListenerSecurity(tls_context=lambda: context, principal_of=nobody)
+        port = await server.listen("127.0.0.1", 0, "SSL", security=refusing)
+        async with connected(port) as (reader, writer):
+            await Peer(reader, writer, security).shake_hands()
+            await until(lambda: server.failed_handshakes > 0 and not len(server.newcomers))
+        await server.close()
+        assert server.failed_handshakes == 1
+
+    run(story())
+
+
 class Recorder:
     """The transport of a socket that remembers how large the pieces were."""
 
@@ -153,8 +207,21 @@ def test_requests_before_a_goodbye_are_handled(run: Run, security: Security) -> 
     run(story())
 
 
-def test_a_goodbye_in_the_middle_of_a_large_request_frees_its_memory_at_once(run: Run, security: Security) -> None:
-    """Not with the next garbage collection: the error that says goodbye must not refer to the buffer."""
+@pytest.mark.parametrize("end", [ENDED, BROKEN])
+def test_an_end_in_the_middle_of_a_large_request_frees_its_memory_at_once(
+    run: Run, security: Security, monkeypatch: pytest.MonkeyPatch, end: Phase
+) -> None:
+    """Not with the next garbage collection: nothing that is kept of a goodbye or an error may refer to the buffer."""
+    buffers: list[weakref.ref[memoryview]] = []
+    original = Connection.get_buffer
+
+    def noted(self: Connection, sizehint: int) -> memoryview:
+        buffer = original(self, sizehint)
+        if buffer is not self._server.receive_view:  # which all connections share
+            buffers.append(weakref.ref(buffer))
+        return buffer
+
+    monkeypatch.setattr(Connection, "get_buffer", noted)
 
     async def story() -> None:
         async with world(security) as at:
@@ -162,13 +229,22 @@ def test_a_goodbye_in_the_middle_of_a_large_request_frees_its_memory_at_once(run
             at.peer.send()
             await until(lambda: at.connection.parser.filled > 0)
             left = at.connection
-            with pytest.raises(ssl.SSLWantReadError):
-                at.peer.session.unwrap()
-            at.peer.send()
+            if end is ENDED:
+                with pytest.raises(ssl.SSLWantReadError):
+                    at.peer.session.unwrap()
+                at.peer.send()
+            else:
+                at.peer.send(FORGED)
             await until(lambda: not at.server.connections)
-            assert left.transport._end.__traceback__ is None  # type: ignore[attr-defined]
+            assert left.transport._phase is end  # type: ignore[attr-defined]
+            assert buffers
+            assert not any(buffer() for buffer in buffers)
 
-    run(story())
+    gc.disable()
+    try:
+        run(story())
+    finally:
+        gc.enable()
 
 
 def test_requests_before_a_forged_record_are_handled_and_the_log_says_why_it_ended(
@@ -177,7 +253,7 @@ def test_requests_before_a_forged_record_are_handled_and_the_log_says_why_it_end
     async def story() -> None:
         async with world(security) as at:
             at.peer.encrypt(frame(b"genuine"))
-            at.peer.send(b"\x17\x03\x03\x00\x20" + bytes(32))
+            at.peer.send(FORGED)
             await until(lambda: not at.server.connections)
             assert at.requests == [b"genuine"]
 
