@@ -13,7 +13,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.decisions import Decision, Put, Remove
 from ottla.metadata.image import ClusterImage, TopicImage
-from ottla.metadata.placement import place_replicas, position_of
+from ottla.metadata.placement import check_replicas, invalid_assignment, place_replicas, position_of
 from ottla.types import METADATA_TOPIC, ZERO_UUID
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
@@ -213,36 +213,24 @@ def _manual_replicas(image: ClusterImage, topic: NewTopic, budget: int) -> list[
     found: dict[int, tuple[int, ...]] = {}
     for partition, brokers in topic.assignments:
         if partition in found:
-            raise _bad_assignment(f"Found multiple manual partition assignments for partition {partition}")
+            raise invalid_assignment(f"Found multiple manual partition assignments for partition {partition}")
         first = next(iter(found.values()), None)
         found[partition] = _checked_replicas(image, partition, brokers, None if first is None else len(first))
     if set(found) != set(range(len(found))):
-        raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+        raise invalid_assignment("partitions should be a consecutive 0-based integer sequence")
     return [found[partition] for partition in range(len(found))]
 
 
 def _checked_replicas(
     image: ClusterImage, partition: int, brokers: Sequence[int], replication_factor: int | None
 ) -> tuple[int, ...]:
-    if not brokers:
-        raise _bad_assignment("The manual partition assignment includes an empty replica list.")
-    for broker_id, times in Counter(brokers).items():
-        if broker_id not in image.brokers:
-            raise _bad_assignment(
-                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
-            )
-        if times > 1:
-            raise _bad_assignment(f"The manual partition assignment includes the broker {broker_id} more than once.")
+    check_replicas(brokers, image.brokers)
     if replication_factor is not None and len(brokers) != replication_factor:
-        raise _bad_assignment(
+        raise invalid_assignment(
             f"The manual partition assignment gives partition {partition} {len(brokers)} replica(s), "
             f"but other partitions have {replication_factor}."
         )
     return tuple(brokers)
-
-
-def _bad_assignment(detail: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
 
 
 def _spend(budget: int, count: int) -> None:
@@ -321,7 +309,7 @@ def _added_replicas(
         start = position_of(first[0], racks)
         return topic, place_replicas(racks, additional, len(first), start=start, first_partition=existing)
     if len(request.assignments) != additional:
-        raise _bad_assignment(
+        raise invalid_assignment(
             f"Attempted to add {additional} additional partition(s), "
             f"but {len(request.assignments)} assignment(s) were specified."
         )

@@ -1,6 +1,7 @@
-"""Replica placement for new partitions: round-robin over brokers, spread over racks. Pure."""
+"""Replica placement for new partitions: round-robin over brokers, spread over racks, or as requested. Pure."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 
 from ottla.errors import ErrorCode, KafkaError
 
@@ -38,6 +39,23 @@ def place_replicas(
         leader = circle[(start + position) % len(circle)]
         placed.append(_replicas_after(leader, lap, circle, brokers, rack_count, replication_factor))
     return placed
+
+
+def check_replicas(replicas: Sequence[int], *registered: Container[int]) -> None:
+    """Raises unless a requested list of replicas has at least one broker, only registered ones, and each once."""
+    if not replicas:
+        raise invalid_assignment("The manual partition assignment includes an empty replica list.")
+    for broker_id, times in Counter(replicas).items():
+        if not any(broker_id in brokers for brokers in registered):
+            raise invalid_assignment(
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            )
+        if times > 1:
+            raise invalid_assignment(f"The manual partition assignment includes the broker {broker_id} more than once.")
+
+
+def invalid_assignment(detail: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
 
 
 def position_of(broker_id: int, brokers: Mapping[int, str | None]) -> int:

@@ -3,7 +3,6 @@
 During a reassignment a partition has the replicas of both placements. It completes when every added replica is in sync.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from ottla.metadata.elections import (
     put_roles,
 )
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
-from ottla.metadata.placement import place_replicas
+from ottla.metadata.placement import check_replicas, invalid_assignment, place_replicas
 from ottla.types import TopicPartition
 
 
@@ -103,7 +102,7 @@ def _original(partition: PartitionImage) -> tuple[int, ...]:
 def _started(
     image: ClusterImage, partition: PartitionImage, wanted: Sequence[int], allow_replication_factor_change: bool
 ) -> PartitionImage:
-    _check_replicas(image, wanted)
+    check_replicas(wanted, image.brokers, image.known_brokers)
     original = _original(partition)
     if not allow_replication_factor_change and len(wanted) != len(original):
         raise KafkaError(
@@ -115,21 +114,11 @@ def _started(
     # Replicas that an earlier reassignment was adding, and that are no longer wanted, leave at once.
     isr = tuple(r for r in partition.isr if r in replicas)
     if not isr:
-        raise _invalid("None of the replicas that are in sync would be kept: it would require an unclean election.")
+        raise invalid_assignment(
+            "None of the replicas that are in sync would be kept: it would require an unclean election."
+        )
     adding = tuple(r for r in wanted if r not in original)
     return partition._replace(replicas=replicas, adding=adding, removing=removing, isr=isr)
-
-
-def _check_replicas(image: ClusterImage, wanted: Sequence[int]) -> None:
-    if not wanted:
-        raise _invalid("The manual partition assignment includes an empty replica list.")
-    for broker_id, times in Counter(wanted).items():
-        if times > 1:
-            raise _invalid(f"The manual partition assignment includes the broker {broker_id} more than once.")
-        if broker_id not in image.brokers and broker_id not in image.known_brokers:
-            raise _invalid(
-                f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
-            )
 
 
 def _cancelled(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
@@ -138,7 +127,7 @@ def _cancelled(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
     original = _original(partition)
     isr = tuple(r for r in partition.isr if r in original)
     if not isr:
-        raise _invalid(
+        raise invalid_assignment(
             f"Unable to revert partition assignment for {topic.name}:{partition.index} because it would require an "
             "unclean leader election."
         )
@@ -155,10 +144,6 @@ def _completed(election: Election, topic: TopicImage, partition: PartitionImage)
     if partition.leader in partition.removing and not any(r in election.alive for r in isr):
         return None
     return partition._replace(replicas=wanted, adding=(), removing=(), isr=isr)
-
-
-def _invalid(detail: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
 
 
 class _Drafts:

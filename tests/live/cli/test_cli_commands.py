@@ -123,8 +123,8 @@ def test_creating_an_existing_topic_fails_without_if_not_exists(run: Run, topic:
     [
         (
             ("create", "bad name"),
-            "ottla: topic name is invalid: 'bad name' has characters other than ASCII letters, digits, '.', '_' and '-' "
-            "(choose another name)",
+            "ottla: topic name is invalid: 'bad name' has characters other than ASCII letters, digits, '.', '_' "
+            "and '-' (choose another name)",
         ),
         (("create", ".."), "ottla: topic name is invalid: '..' is not allowed (choose another name)"),
         (("create", "x" * 250), "ottla: topic name is invalid: its length 250 is more than 249 (choose another name)"),
