@@ -1,4 +1,4 @@
-"""`./run bench`: Compares Ottla with Apache Kafka and librdkafka's mock cluster in one interleaved run.
+"""`./run bench`: compares Ottla with Apache Kafka and librdkafka's mock cluster in one interleaved run.
 
 Each suite runs several rounds, and each round measures every contender once, so that a slow phase of the machine
 affects all of them. Tables show best and median values, and the ratio of the medians.
@@ -93,7 +93,7 @@ examples:
   ./run bench --only clients --rounds 10 --json clients.json
   ./run bench --only hostile --seconds 600 --brokers ottla
 
-Apache Kafka takes part if its jars are installed (./run setup-extras).
+Apache Kafka is included if its jars are installed (./run setup-extras).
 """
 
 
@@ -161,7 +161,7 @@ def main() -> None:
     results = Results(brokers.titles())
     command = "./run bench" + "".join(f" {shlex.quote(argument)}" for argument in without_files(sys.argv[1:]))
     console.print(f"[bold]{command}[/bold]  {machine()}")
-    # A long run that is interrupted still reports what was measured until then.
+    # An interrupted run still reports the measurements so far.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         for suite in suites:
@@ -238,7 +238,7 @@ def run_suite(
 
 
 class Every:
-    """Says when some seconds have passed since it last did."""
+    """A rate limit: is due once in some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

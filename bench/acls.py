@@ -29,7 +29,7 @@ HOST = "10.0.0.7"
 
 
 class Alice(Peer):
-    """Her connection."""
+    """The connection of user alice."""
 
     principal = ALICE
 
@@ -99,7 +99,7 @@ def fetch_call(context: Context) -> Callable[[], object]:
 
 
 def produce_call(context: Context) -> Callable[[], object]:
-    """The check of Produce for all its partitions; an append costs far more, and would hide it."""
+    """The check of Produce for all its partitions, without the append, which costs far more and would hide it."""
     handler_for(ApiKey.PRODUCE)
     topics = [ProduceRequest.TopicProduceData(name=f"topic-{number}") for number in range(TOPICS)]
     indexes = range(PARTITIONS)
@@ -115,7 +115,7 @@ def produce_call(context: Context) -> Callable[[], object]:
 
 
 def costs(world: DataWorld, authorizer: Authorizer, call: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Seconds of one call without and with an authorizer: the best of several, in turn."""
+    """Seconds per call without and with an authorizer: the best of several, alternating."""
     plain, checked = [], []
     for _ in range(repeats):
         world.services.authorizer = None

@@ -14,7 +14,7 @@ from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, kafka_vers
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PARTITIONS = 4
-"""Partitions of every measured topic: the mock cluster's default, which cannot be changed."""
+"""Partitions of every measured topic: the mock cluster's fixed number."""
 
 
 class Contender:

@@ -107,7 +107,7 @@ def pairs(work: str, size: int, count: int) -> Iterator[tuple[bytes | None, byte
     return itertools.chain.from_iterable(itertools.repeat(rows, count // 1000))
 
 
-class Heard:
+class Callbacks:
     """Counts delivery callbacks."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Heard:
 def ottla_produce(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
     from ottla import Producer
 
-    heard = Heard()
+    heard = Callbacks()
 
     def on_delivery(delivery: Any) -> None:
         if delivery.exception() is None:
@@ -154,7 +154,7 @@ def confluent_produce(work: str, bootstrap: str, topic: str, size: int, count: i
 
     settings = {"bootstrap.servers": bootstrap, "linger.ms": LINGER_MS, "enable.idempotence": True, "log_level": 0}
     producer = Producer(settings)
-    heard = Heard()
+    heard = Callbacks()
 
     def on_delivery(error: Any, _: Any) -> None:
         if error is None:
@@ -204,7 +204,7 @@ def kafka_python_produce(work: str, bootstrap: str, topic: str, size: int, count
     from kafka import KafkaProducer
 
     producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=LINGER_MS, acks="all", enable_idempotence=True)
-    heard = Heard()
+    heard = Callbacks()
 
     def on_stored(_: Any) -> None:
         heard.stored += 1
@@ -226,7 +226,7 @@ def kafka_python_produce(work: str, bootstrap: str, topic: str, size: int, count
 async def ottla_async_produce(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
     from ottla import AsyncProducer
 
-    heard = Heard()
+    heard = Callbacks()
 
     def on_delivery(delivery: Any) -> None:
         if delivery.exception() is None:
@@ -251,7 +251,7 @@ async def ottla_async_produce(work: str, bootstrap: str, topic: str, size: int, 
 async def aiokafka_produce(work: str, bootstrap: str, topic: str, size: int, count: int, watch: Stopwatch) -> None:
     from aiokafka import AIOKafkaProducer
 
-    heard = Heard()
+    heard = Callbacks()
 
     def on_done(future: Any) -> None:
         if future.exception() is None:

@@ -1,9 +1,9 @@
 """How long clients wait when brokers of a cluster fail.
 
 confluent-kafka produces with idempotence and acks=all, commits offsets and runs transactions. A gap is the longest time
-without an acknowledgement on one partition, without a commit, or without a transaction. Every fault meets new clients:
-librdkafka doubles its wait before a connection until there was none for ten seconds, and would otherwise measure the
-faults before. A fault that fails is reported, and the next one is measured.
+without an acknowledgement on one partition, without a commit, or without a transaction. Every fault gets new clients:
+librdkafka doubles its reconnect backoff and resets it only after ten quiet seconds, so earlier faults would affect the
+result. A measurement that fails is reported, and the next fault is measured.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ SETTLE_S = 1.0
 
 
 class Repeated:
-    """Does something again and again in a thread, and notes when it succeeded."""
+    """Repeats an action in a thread, and records when it succeeded."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.bootstrap = cluster.bootstrap
@@ -64,10 +64,10 @@ class Repeated:
 
 
 class Committer(Repeated):
-    """Reads a topic and commits an offset all the time.
+    """Reads a topic and commits an offset continuously.
 
-    It reads, as consumers do, so it is connected to every broker. librdkafka that is connected to the coordinator only
-    asks the dead one for its successor, and asks another broker a second later.
+    It reads, as consumers do, so it is connected to every broker. If librdkafka is connected only to the coordinator,
+    it asks the dead one for its successor first, and another broker a second later.
     """
 
     def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
@@ -92,7 +92,7 @@ class Committer(Repeated):
 
 
 class Transactions(Repeated):
-    """Commits a transaction of one record all the time."""
+    """Commits transactions of one record continuously."""
 
     def __init__(self, cluster: Cluster, transactional_id: str, topic: str) -> None:
         super().__init__(cluster)
@@ -133,7 +133,7 @@ class Transactions(Repeated):
 
 
 class Clients:
-    """What works while a broker fails."""
+    """The clients that run while a broker fails."""
 
     def __init__(self, cluster: Cluster, group: str, transactional_id: str) -> None:
         self.producer = ConfluentSteady(cluster.bootstrap, TOPIC, PARTITIONS, rate=RATE)
@@ -190,7 +190,7 @@ class Stage:
         self.results.add(SUITE, name, unit, self.cluster.name, value)
 
     def time(self, name: str, victim: int | None, act: Callable[[], Any]) -> Clients:
-        """Lets something happen, waits until everybody has continued, and adds the gaps.
+        """Causes a fault, waits until all clients have continued, and adds the gaps.
 
         A client may wait longer than the cluster needs for the partitions that the victim led: it has requests there.
         """
@@ -211,7 +211,7 @@ class Stage:
         return clients
 
     def recover(self) -> None:
-        """Everything runs, is in sync, and is led by its first replica."""
+        """Waits until all brokers run, all replicas are in sync, and preferred replicas lead."""
         self.cluster.restore()
         for topic in (TOPIC, "__consumer_offsets", "__transaction_state"):
             self.cluster.await_in_sync(topic)

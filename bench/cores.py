@@ -1,4 +1,4 @@
-"""One and more brokers on one host with replication factor 1: what more processes bring, next to Apache Kafka."""
+"""One or more brokers on one host with replication factor 1: what more processes gain, next to Apache Kafka."""
 
 import os
 import time
@@ -29,7 +29,7 @@ CLUSTERS: dict[str, Callable[[int], Cluster]] = {
 
 
 def broker_counts() -> list[int]:
-    """One and two brokers, and four if there are as many cores."""
+    """One and two brokers, and four if there are at least four cores."""
     return [count for count in (1, 2, 4) if count <= max(2, os.cpu_count() or 1)]
 
 
@@ -67,7 +67,7 @@ def measure(cluster: Cluster, results: Results, quick: bool) -> None:
 
 
 def open_lane(bootstrap: str, frame: bytes) -> Lane:
-    """A connection on which requests succeed. A leader of a new topic may need a moment to know that it is one."""
+    """A connection on which requests succeed. The leader of a new topic may learn of its role a moment later."""
     deadline = time.monotonic() + 30
     while True:
         lane = Lane(bootstrap, frame)

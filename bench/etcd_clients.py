@@ -1,7 +1,7 @@
-"""Two ways to talk to etcd, in turns: its JSON gateway, which Ottla uses, and gRPC with the library aetcd.
+"""Two ways to talk to etcd, alternating: its JSON gateway, which Ottla uses, and gRPC with the library aetcd.
 
-`.venv/bin/python -m bench.etcd_clients` starts three members of etcd. aetcd takes part if it is installed
-(`pip install aetcd`). Each measurement runs in a process of its own, because importing is a part of it.
+`.venv/bin/python -m bench.etcd_clients` starts three members of etcd. aetcd is included if it is installed
+(`pip install aetcd`). Each measurement runs in a separate process, because it includes the import.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Consumer groups: heartbeats and commits per second, time of a rebalance, load time of a large coordinator.
 
-Uses plain sockets and clients that respond at once, so that mainly the broker is measured.
+Uses plain sockets and clients that respond immediately, so that mainly the broker is measured.
 """
 
 import gc
@@ -124,7 +124,7 @@ def settle(members: list[Member]) -> None:
     from ottla.protocol.messages.join_group import JoinGroupResponse
     from ottla.protocol.messages.sync_group import SyncGroupResponse
 
-    # The last one is new. The others learn of it from their heartbeats, of which one is enough here.
+    # The last one is new. The others learn of it from a heartbeat; one is enough here.
     members[-1].post_join()
     while len(members) > 1 and not members[0].must_rejoin():
         pass
@@ -179,7 +179,7 @@ def wait_for_coordinator(bootstrap: str) -> None:
                 if answer.error_code == 0:
                     return
             time.sleep(0.05)
-    raise TimeoutError("there is no coordinator")
+    raise TimeoutError("no coordinator was found")
 
 
 # Request rates

@@ -1,6 +1,6 @@
 """Nanoseconds per record to build, read and check batches: compiled and pure Python kernels, aiokafka, kafka-python.
 
-To check a batch is what a broker does with the records of a producer: every length, offset and timestamp.
+Checking a batch is what a broker does with the records of a producer: it checks every length, offset and timestamp.
 
 Run it with `python -m bench.kernels [--repeat N]`. Each round measures every contender once, so that a slow phase of
 the machine affects all of them; the table shows the best and the median round.

@@ -1,7 +1,7 @@
 """Ten thousand partitions: creating them, starting and stopping with them, deleting them, and how long others wait.
 
-Other clients are one that asks for the broker's versions all the time. Its longest wait is the longest time in which
-the broker served nobody.
+"Others" is one client that sends ApiVersions continuously. Its longest wait is the longest time in which the broker
+served no client.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""A hundred brokers, 100,000 partitions and 10,000 groups, simulated: what one broker of such a cluster has to do.
+"""A hundred brokers, 100,000 partitions and 10,000 groups, simulated: the work of one broker of such a cluster.
 
 One broker is real: its metadata follower, controller, replicas and coordinators run on the simulated loop, with a
-simulated disk and store. The others only register, hold their sessions and die. So the numbers are what each broker of
-the cluster spends, in CPU seconds; simulated time is not shown.
+simulated disk and store. The others only register, hold their sessions and die. So the numbers are the CPU
+seconds of each broker of the cluster; simulated time is not shown.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ NAME = "ottla"
 BROKERS, TOPICS, PARTITIONS_EACH, GROUPS, OFFSETS_EACH = 100, 1_000, 100, 10_000, 10
 QUICK_BROKERS, QUICK_TOPICS, QUICK_GROUPS = 20, 100, 1_000
 RACKS = 3
-"""One of them dies at once."""
+"""All brokers of one rack die at once."""
 REPLICAS = 3
 CREATED_AT_ONCE = 10
 SETTLE_S = 4.0
-"""So many simulated seconds without a commit: everything that follows from an event has happened."""
+"""After this many simulated seconds without a commit, an event has been handled completely."""
 SESSION_MS = 600_000
 REPEATED = 100
 PAUSE_S = 0.01
@@ -113,7 +113,7 @@ class Cluster:
         return len(operations)
 
     async def settle(self) -> None:
-        """Waits until no more commits follow from what happened."""
+        """Waits until the last event causes no more commits."""
         tree = self.world.hub.tree
         for _ in range(100):
             commits = tree.commits
@@ -123,7 +123,7 @@ class Cluster:
         raise AssertionError("the cluster does not settle")
 
     async def die(self, *broker_ids: int) -> int:
-        """Ends sessions at once, and returns the number of commits that follow."""
+        """Ends sessions at the same time, and returns the number of commits that follow."""
         tree = self.world.hub.tree
         for broker_id in broker_ids:
             tree.end_session(self.sessions.pop(broker_id).session_id)

@@ -1,7 +1,7 @@
 """Rows per second from a topic into Spark, and the time of a small micro-batch: Ottla's source and Spark's.
 
 Both read the same topics of one Ottla broker into Spark's noop sink. Each has its own driver process (two cores),
-which runs for the whole suite and is warmed up before the first counted round. Spark's Kafka connector takes part if
+which runs for the whole suite and is warmed up before the first counted round. Spark's Kafka connector is included if
 it is installed (`./run setup-extras`). `CPU` is the process tree of the driver: JVM and Python workers. Sinks
 and the latency from produce to output are measured after that, see `bench/spark_sink.py` and `bench/spark_latency.py`.
 `python -m bench.spark` runs only the source.

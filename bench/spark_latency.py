@@ -28,7 +28,7 @@ PARTITIONS = (3, 24)
 RATE = 1_000
 TURN_S = 0.005
 FORMATS = {"ottla": ("ottla", "read_committed"), "spark": ("kafka", "read_uncommitted")}
-"""Contender -> format, and the isolation level of those who read its output."""
+"""Contender -> format, and the isolation level of the consumers of its output."""
 
 
 def run(results: Results, rounds: int, quick: bool, step: Any) -> None:

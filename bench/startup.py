@@ -31,7 +31,7 @@ def start_ottla(data: Path) -> Iterator[Started]:
     port = free_port()
     command = [sys.executable, "-m", "ottla", "serve", "--stop-with-stdin"]
     command += ["--listen", f"127.0.0.1:{port}", "--data", str(data), "--log-level", "warning"]
-    # As when installed: modules are compiled once, by the first start, which does not count.
+    # As when installed: modules are compiled once, by the first start, which is not counted.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     started = time.perf_counter()
     process = subprocess.Popen(

@@ -2,7 +2,7 @@
 
 Both brokers have the same listeners, certificates (P-256) and users. A handshake is a full one, without resumption, on
 a new connection. A login is one with SCRAM-SHA-512, without TLS; the rate includes the client's part, which derives
-its key in 4,096 rounds, so the CPU time of the broker tells more. Both run one after the other, from one client.
+its key in 4,096 rounds, so the CPU time of the broker is more meaningful. Both run sequentially, from one client.
 """
 
 import contextlib

@@ -54,7 +54,7 @@ def after_a_batch(bootstrap: str, topic: str, group: str, process: Process, *, u
 
 
 def without_waiting(bootstrap: str, topic: str, group: str, process: Process, *, until_end: bool = False) -> list[str]:
-    """Does not wait, except for the last commit. The callback reports failures; the next commit makes up for them."""
+    """Does not wait, except for the last commit. The callback reports failures; the next commit supersedes them."""
     failures: list[str] = []
 
     def note(offsets: dict[TopicPartition, CommittedOffset], error: KafkaError | None) -> None:

@@ -4,8 +4,8 @@ python examples/sticky_listener.py 127.0.0.1:9092 orders totals
 
 An eager rebalance revokes all partitions before it assigns new ones. A listener that drops its state in
 on_partitions_revoked rebuilds all of it (`Forgetting`); one that waits for the new assignment keeps the state of
-partitions that come back (`Keeping`). With `cooperative-sticky` only the partitions that move are revoked, so the
-simple listener is enough.
+partitions that are assigned again (`Keeping`). With `cooperative-sticky` only the partitions that move are revoked, so
+the simple listener is enough.
 """
 
 import sys
@@ -33,7 +33,7 @@ class Forgetting(RebalanceListener):
             self.build(partition)
 
     def build(self, partition: TopicPartition) -> None:
-        """Stands for something expensive, such as reading a database or replaying a topic."""
+        """A placeholder for something expensive, such as reading a database or replaying a topic."""
         self.state[partition] = 0
         self.built[partition.partition] += 1
 

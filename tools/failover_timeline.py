@@ -1,4 +1,4 @@
-"""Kills a broker of three under load and draws what happened, docs/failover.svg.
+"""Kills one of three brokers under load and draws the result, docs/failover.svg.
 
     .venv/bin/python tools/failover_timeline.py                      # run (about 10 seconds) and draw
     .venv/bin/python tools/failover_timeline.py --data failover.json # keep the measurements; a second run only draws
@@ -21,7 +21,7 @@ EVERY_S = 0.005
 """Time between two records of a partition."""
 KILL_S, RESTART_S, END_S = 2.0, 4.0, 12.0
 SETTLED_S = 1.0
-"""The run goes on for this long after leadership has returned."""
+"""The run continues for this long after leadership has returned."""
 POLL_S = 0.02
 
 WIDTH, LEFT, RIGHT = 860, 120, 20

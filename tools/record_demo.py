@@ -286,7 +286,7 @@ def _line(line: Line) -> str:
 
 
 def check_private(text: str) -> None:
-    """Fails if the recording shows where it was made."""
+    """Fails if the recording shows the paths or names of this machine."""
     for private in (str(ROOT), str(Path.home()), "/tmp/", socket.gethostname()):
         if len(private) > 1 and private in text:
             raise SystemExit(f"record_demo: the recording contains {private}")

@@ -48,7 +48,7 @@ def responses(data: bytes) -> None:
 
 
 def messages(data: bytes) -> None:
-    """Any message class in any of its versions, and back: what decodes can be encoded again."""
+    """Any message class in any of its versions, and back: a decoded message can be encoded again."""
     if len(data) < 3:
         return
     cls = MESSAGES[int.from_bytes(data[:2], "big") % len(MESSAGES)]
@@ -57,13 +57,13 @@ def messages(data: bytes) -> None:
         message = cls.decode(data[3:], version)
     except ProtocolError:
         return
-    # By its bytes, for a number that is none (NaN) does not equal itself.
+    # Compared as bytes, because NaN does not equal itself.
     written = message.encode(version)
     assert cls.decode(written, version).encode(version) == written
 
 
 def batches(data: bytes) -> None:
-    """Record batches as they come in a Produce request or a Fetch response."""
+    """Record batches as in a Produce request or a Fetch response."""
     try:
         for position, header in record_batch.iter_batches(data):
             record_batch.read_records(data, position, header, max_bytes=MAX_BYTES)
@@ -72,7 +72,7 @@ def batches(data: bytes) -> None:
 
 
 def true_batches(data: bytes) -> None:
-    """Records behind a header and a checksum that fit, so that the record decoder itself is reached."""
+    """Records after a matching header and checksum, so that the record decoder itself is reached."""
     if len(data) < 2:
         return
     body = struct.pack(">hiqqqhii", data[0] & 0x0F, 0, 0, 0, -1, -1, -1, data[1]) + data[2:]
@@ -84,7 +84,7 @@ def true_batches(data: bytes) -> None:
 
 
 def columns(data: bytes) -> None:
-    """The same as Arrow columns, which hold what the objects hold, or are refused as they are."""
+    """The same as Arrow columns: they hold the same values as the objects, or both decoders reject the bytes."""
     if len(data) < 2:
         return
     body = struct.pack(">hiqqqhii", data[0] & 0x0F, data[1], 0, 0, -1, -1, -1, data[1]) + data[2:]

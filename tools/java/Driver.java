@@ -1,7 +1,7 @@
 /*
- * The Java client as a co-process: one JSON command per line on standard input, one JSON answer per line on
+ * The Java client as a co-process: one JSON command per line on standard input, one JSON response per line on
  * standard output. {"op": "produce", "bootstrap": "127.0.0.1:9092", ...} gives {"result": ...} or {"error": ...}.
- * Errors carry Kafka's published names, so that tests compare clients with one another. Bytes travel as base64.
+ * Errors have Kafka's names, so that tests can compare clients. Bytes are encoded as base64.
  */
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -38,7 +38,7 @@ public final class Driver {
     static final ObjectMapper JSON = new ObjectMapper();
 
     public static void main(String[] arguments) throws Exception {
-        // Answers own the real standard output; whatever else prints goes to standard error.
+        // Only responses go to standard output; everything else that prints goes to standard error.
         PrintStream answers = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         System.setOut(System.err);
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
@@ -109,7 +109,7 @@ public final class Driver {
         return record;
     }
 
-    /** Reads one assigned partition until `count` records have come or the time is over. */
+    /** Reads one assigned partition until `count` records have arrived or the time is up. */
     static JsonNode consume(JsonNode command) throws Exception {
         ArrayNode results = JSON.createArrayNode();
         TopicPartition partition = partition(command);
@@ -168,7 +168,7 @@ public final class Driver {
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PrintStream before = System.out;
         System.setOut(new PrintStream(printed, true, StandardCharsets.UTF_8));
-        // Some tools take the end of the process for one more failure, and exit again: the first status counts.
+        // Some tools treat the exception as one more failure, and exit again: the first status counts.
         int[] statuses = {-1};
         Exit.setExitProcedure((status, message) -> {
             statuses[0] = statuses[0] < 0 ? status : statuses[0];
@@ -208,7 +208,7 @@ public final class Driver {
         return settings;
     }
 
-    /** Kafka's name of what went wrong, with the words, the cause unwrapped. */
+    /** Kafka's name of an error and its message, of the unwrapped cause. */
     static ObjectNode error(Throwable failure) {
         Throwable cause = failure;
         while (cause.getCause() != null && !(cause instanceof org.apache.kafka.common.errors.ApiException)) {

@@ -1,6 +1,6 @@
 /*
- * Members of consumer groups: each polls on a thread of its own, commits what it has read, and is looked at from
- * outside. `group_open` starts one under a name, `group_state` tells what it has and has seen, `group_close` ends it.
+ * Members of consumer groups: each polls on its own thread and commits what it has read. `group_open` starts one under
+ * a name, `group_state` returns its partitions and records, `group_close` closes it.
  */
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.node.ArrayNode;
@@ -111,7 +111,7 @@ final class GroupCommands {
                         try {
                             consumer.commitSync();
                         } catch (RebalanceInProgressException | CommitFailedException behind) {
-                            // Whoever has the partition next reads them again.
+                            // The next owner of the partition reads them again.
                         }
                     }
                 }
