@@ -17,6 +17,7 @@ from ottla.metadata.cluster_changes import MAX_ATTEMPTS, ClusterChanges, Decide,
 from ottla.metadata.config import ControllerConfig
 from ottla.metadata.decisions import Decision, Put
 from ottla.metadata.duties import ControllerDuties
+from ottla.metadata.follower_state import FollowerState, move
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
 from ottla.metadata.lost_brokers import LostBrokers
 from ottla.metadata.registration import Joining, is_report_due, mark_leaving, register, report_logs
@@ -69,7 +70,9 @@ class MetadataFollower:
         self._rules = rules
         self._config = config or ControllerConfig()
         self._clock = clock
+        self._state = FollowerState.NEW
         self._joining: Joining | None = None
+        """How this broker registers, now or in its next session; None before `start`."""
         self._image = NO_IMAGE
         """The basis of decisions; differs from the published image only while joining."""
         self._published = NO_IMAGE
@@ -80,12 +83,11 @@ class MetadataFollower:
         self._duties: asyncio.Task[None] | None = None
         self._controller: ControllerDuties | None = None
         self._proposals: IsrProposals | None = None
-        self._is_leaving = False
-        self._is_frozen = False
         self._log_ends: LogEnds | None = None
         self._lost = LostBrokers()
         self._stop_watching: Callable[[], None] = lambda: None
-        self._publishing = False
+        self._is_publishing = False
+        """In each session, images are published once everything that is stored has been read."""
         self._lock = asyncio.Lock()
         """Held while a decision is made and committed: a broker does not compete with itself."""
         self.changes = ClusterChanges(
@@ -139,7 +141,7 @@ class MetadataFollower:
         It may return an awaitable: changes that this broker makes wait for it.
         """
         self._subscribers.append(subscriber)
-        if self._publishing:
+        if self._is_publishing:
             self._pass_to(subscriber)
         return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
 
@@ -176,6 +178,7 @@ class MetadataFollower:
             self._stop_watching()
             await self._store.close()
             raise
+        self._state = move(self._state, FollowerState.MEMBER)
         self._duties = loop.create_task(self._do_duties())
 
     async def leave(self, timeout_ms: int) -> int:
@@ -186,9 +189,9 @@ class MetadataFollower:
         Where no other replica is in sync, it stays leader until it stops. If the store times out, the others take
         over when this broker stops.
         """
-        if self._is_leaving or self._joining is None or not self._store.session_id:
+        if self._state is not FollowerState.MEMBER or not self._store.session_id:
             return 0
-        self._is_leaving = True
+        self._state = move(self._state, FollowerState.LEAVING)
         broker_id = self.broker_id
         if self._image.brokers.keys() <= {broker_id}:
             return 0
@@ -208,7 +211,8 @@ class MetadataFollower:
     def freeze(self) -> None:
         """Changes no leader or in-sync set from now on: brokers that are stopped together must not replace each
         other as leaders."""
-        self._is_frozen = True
+        if self._state is not FollowerState.FROZEN:
+            self._state = move(self._state, FollowerState.FROZEN)
         if self._duties is not None:
             self._duties.cancel()
 
@@ -227,7 +231,7 @@ class MetadataFollower:
     async def _join(self) -> None:
         joining = self._joining
         assert joining is not None
-        self._publishing = False
+        self._is_publishing = False
         self._image, self._versions = NO_IMAGE, {}
         await self._store.start()
         try:
@@ -244,7 +248,7 @@ class MetadataFollower:
         patience_ms = self._store.session_timeout_ms + EXPIRY_SLACK_MS if self._store.dead_sessions_linger else 0
         waited_until = loop_time() + patience_ms / 1000
         while True:
-            self._publishing = True
+            self._is_publishing = True
             try:
                 await self._submit(
                     lambda image: register(
@@ -254,7 +258,7 @@ class MetadataFollower:
                 )
                 break
             except KafkaError as error:
-                self._publishing = False
+                self._is_publishing = False
                 if error.code not in _JOIN_HINTS:
                     raise
                 if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION or loop_time() >= waited_until:
@@ -293,12 +297,12 @@ class MetadataFollower:
         try:
             image = before.apply(changes, version)
         except records.RecordError:
-            if not self._publishing:
+            if not self._is_publishing:
                 raise
             # A running broker ignores entries that it cannot read; a starting one fails.
             image = before.apply([change for change in changes if _is_readable(change)], version)
         self._image = image
-        if not self._publishing or image is before:
+        if not self._is_publishing or image is before:
             return
         self._published = image
         self._lost.note(before, image, asyncio.get_running_loop().time())
@@ -343,7 +347,7 @@ class MetadataFollower:
                     await self._join()
                     if self._log_ends is not None:
                         await self.report_logs(self._log_ends)
-                if not self._is_leaving:
+                if self._state is FollowerState.MEMBER:
                     await self._controller.perform(self._image)
                     wait_seconds = await self._controller.next_duty(self._image)
                 problem = None
@@ -437,7 +441,7 @@ class MetadataFollower:
         NONE: it is committed, and the new image has been published. NOT_CONTROLLER and KAFKA_STORAGE_ERROR: unknown,
         the store is unavailable or the session has expired. Any other error: nothing has changed.
         """
-        if self._is_frozen:
+        if self._state is FollowerState.FROZEN:
             return ErrorCode.NOT_CONTROLLER
         if self._proposals is None:
             from ottla.metadata.isr_proposals import IsrProposals

@@ -14,6 +14,7 @@ from ottla.metadata.config import ControllerConfig
 from ottla.metadata.controller import NewTopic
 from ottla.metadata.duties import ControllerDuties, awaited_brokers
 from ottla.metadata.follower import MetadataFollower
+from ottla.metadata.follower_state import ALLOWED, FollowerState, move
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage
 from ottla.metadata.isr_changes import IsrChange
 from ottla.metadata.sqlite_store import SqliteStore
@@ -272,6 +273,34 @@ def test_leaving_gives_up_after_its_timeout(memory_world: World, caplog: pytest.
 
     memory_world.run(story)
     assert "cannot transfer leadership" in caplog.text
+
+
+def test_a_broker_leaves_once_and_not_at_all_once_it_is_frozen(memory_world: World) -> None:
+    async def story() -> None:
+        first, second, third = await memory_world.three()
+        assert await first.leave(5_000) == 1
+        assert await first.leave(5_000) == 0
+        await until(second, lambda image: image.topics["t"].partitions[0].leader == 1)
+        second.freeze()
+        second.freeze()
+        assert await second.leave(5_000) == 0
+        assert await second.alter_partition(change(second, 1)) == ErrorCode.NOT_CONTROLLER
+        assert t0(third).leader == 1, "the last brokers keep their partitions"
+
+    memory_world.run(story)
+
+
+def test_the_states_of_a_follower_only_advance() -> None:
+    order = list(FollowerState)
+    for current in FollowerState:
+        for new in FollowerState:
+            if new in ALLOWED[current]:
+                assert order.index(current) < order.index(new)
+                assert move(current, new) is new
+            else:
+                with pytest.raises(AssertionError, match=f"from {current.name} to {new.name}"):
+                    move(current, new)
+    assert move(FollowerState.NEW, FollowerState.FROZEN) is FollowerState.FROZEN, "stopped before it has joined"
 
 
 def test_brokers_that_stop_together_do_not_elect_around_each_other(memory_world: World) -> None:

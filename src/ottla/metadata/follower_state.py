@@ -1,0 +1,35 @@
+"""The states of a broker's membership in the cluster, as `MetadataFollower` has them. Pure."""
+
+import enum
+
+
+class FollowerState(enum.Enum):
+    """What the broker may change in the metadata, besides what clients request.
+
+    Independent of the session with the store: a broker whose session has expired registers again, in any state but
+    NEW and FROZEN.
+    """
+
+    NEW = enum.auto()
+    """It has not joined the cluster yet."""
+    MEMBER = enum.auto()
+    """It is registered, and acts as controller if it is elected."""
+    LEAVING = enum.auto()
+    """It hands over leadership and still serves; it has no duties as controller any more."""
+    FROZEN = enum.auto()
+    """It changes no leader and no in-sync set. It stops, with or without having handed over."""
+
+
+ALLOWED: dict[FollowerState, frozenset[FollowerState]] = {
+    # Straight to FROZEN if it stops before it has joined.
+    FollowerState.NEW: frozenset({FollowerState.MEMBER, FollowerState.FROZEN}),
+    FollowerState.MEMBER: frozenset({FollowerState.LEAVING, FollowerState.FROZEN}),
+    FollowerState.LEAVING: frozenset({FollowerState.FROZEN}),
+    FollowerState.FROZEN: frozenset(),
+}
+
+
+def move(current: FollowerState, new: FollowerState) -> FollowerState:
+    """Returns `new` if the table allows it. Anything else is a bug in the caller."""
+    assert new in ALLOWED[current], f"a metadata follower cannot move from {current.name} to {new.name}"
+    return new
