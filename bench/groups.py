@@ -146,7 +146,7 @@ def settle(members: list[Member]) -> None:
 
 
 def rebalance(contender: Contender, count: int) -> float:
-    """Seconds from the JoinGroup of the last member until the group is stable; the others rejoin at once."""
+    """Seconds from the JoinGroup of the last member until the group is stable; the others rejoin immediately."""
     group = f"rebalance-{time.monotonic_ns()}"
     members = [Member(contender.bootstrap, group) for _ in range(count)]
     # The first one alone: a new group does not wait for more members. Later joins wait for all known members.

@@ -144,7 +144,7 @@ def say_ready(address: str) -> None:
 
 def _on_signal(stop: "asyncio.Future[bool]") -> None:
     if stop.done():
-        # Second signal: exit at once. Acknowledged records are safe; the next start runs recovery.
+        # Second signal: exit immediately. Acknowledged records are safe; the next start runs recovery.
         os._exit(1)
     stop.set_result(True)
 

@@ -133,7 +133,7 @@ def transform(
     neither could transform is written there unchanged (see `ottla.dead_letter`), with the same guarantee.
 
     exactly-once: the output and the offsets of the input are committed atomically, in one transaction per poll. Pass
-    the same `transactional_id` to an instance after a restart, so that its unfinished transaction is aborted at once;
+    the same `transactional_id` after a restart, so that the unfinished transaction is aborted immediately;
     it is required for assigned partitions.
     at-least-once: offsets are committed after the output is stored; a crash in between repeats records.
     at-most-once: offsets are committed first; a crash, or output that cannot be written, loses records.

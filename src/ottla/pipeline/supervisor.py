@@ -178,7 +178,7 @@ class Supervisor:
                 return None
 
     def _run_driver(self, lock: int | None) -> bool:
-        """Runs one driver. True if it ended by itself without a failure."""
+        """Runs one driver. True if it exited without a failure."""
         self._failure = None
         ended = False
         driver = self._driver = Driver(self.job, self.state.driver_log, lock)

@@ -29,7 +29,7 @@ _current_host: contextvars.ContextVar["SimHost | None"] = contextvars.ContextVar
 
 
 class SimHost:
-    """One simulated machine. Its tasks, timers and connections stop at once when it is killed."""
+    """One simulated machine. Its tasks, timers and connections stop immediately when it is killed."""
 
     def __init__(self, loop: "SimLoop", name: str) -> None:
         self.loop = loop

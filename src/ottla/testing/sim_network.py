@@ -141,7 +141,7 @@ class SimServer:
         self.sockets = []
 
     async def wait_closed(self) -> None:
-        """Returns at once: a closed server has nothing left to do."""
+        """Returns immediately: a closed server has nothing left to do."""
 
     def is_serving(self) -> bool:
         return self.address in self.network.listeners
@@ -358,7 +358,7 @@ class SimTransport(asyncio.Transport):
         self.peer.lost_later(ConnectionResetError("peer died"))
 
     def reset(self, error: Exception | None) -> None:
-        """Closes this end at once. Unread bytes are lost, and the other end gets an error."""
+        """Closes this end immediately. Unread bytes are lost, and the other end gets an error."""
         if self.closed:
             return
         self.inbox.clear()

@@ -44,7 +44,7 @@ class SimStoreHub:
         self.delay_ms = delay_ms
         self.request_timeout_ms = request_timeout_ms
         self.notices_death = notices_death
-        """Whether a killed process loses its session at once, as on one machine, or after its timeout."""
+        """Whether a killed process loses its session immediately, as on one machine, or after its timeout."""
         self.tree = MemoryTree()
         self.is_away = False
         """While it is set, the store is unreachable."""

@@ -62,7 +62,7 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C, and restart it after failures.
 
-    Ctrl-C finishes the current batch first; a second Ctrl-C stops at once.
+    Ctrl-C finishes the current batch first; a second Ctrl-C stops immediately.
 
     \b
     Examples:

@@ -166,7 +166,7 @@ class Consumer:
     # --- reading ------------------------------------------------------------------------------------------
 
     def poll(self, timeout_ms: Timeout = 0, *, max_records: int | None = None) -> Records:
-        """The next records: at once if some were fetched already, else as soon as some arrive.
+        """The next records: immediately if some were fetched already, else as soon as some arrive.
 
         Empty if none arrive within `timeout_ms`, a whole number of milliseconds or a timedelta. Rebalances happen
         during poll(), and it calls the listener.

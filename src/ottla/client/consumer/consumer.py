@@ -293,7 +293,7 @@ class AsyncConsumer:
     # --- reading ------------------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: Timeout = 0, *, max_records: int | None = None) -> Records:
-        """The next records: at once if some were fetched already, else as soon as some arrive.
+        """The next records: immediately if some were fetched already, else as soon as some arrive.
 
         Empty if none arrive within `timeout_ms`, a whole number of milliseconds or a timedelta. Rebalances happen
         during poll(), and it calls the listener.
@@ -459,7 +459,7 @@ class AsyncConsumer:
         return ""
 
     def _close_late(self) -> Coroutine[Any, Any, None]:
-        """Leaves the group, so that other members get the partitions at once. Commits nothing: what was returned may
+        """Leaves the group, so that other members get the partitions immediately. Commits nothing: records may
         not have been processed."""
         return self._close(LATE_CLOSE_MS, commits=False)
 

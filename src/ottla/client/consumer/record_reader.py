@@ -124,7 +124,7 @@ class RecordReader:
             is_late = remaining_ms <= 0
 
     def take_here(self, take: Callable[[], T | None]) -> T | None:
-        """What poll() would return at once, taken in the thread of a blocking caller.
+        """What poll() would return immediately, taken in the thread of a blocking caller.
 
         None if there is anything to do but take records that were fetched already. Then the caller must poll().
         """

@@ -87,7 +87,7 @@ class CoordinatorFinder:
         self._in_flight = self._wanted = False
         self._failures = 0
         self._node_id = answer.node_id
-        # Back off, in case a coordinator is found and fails at once.
+        # Back off, in case a coordinator is found and fails immediately.
         self._retry_at = now + self._backoff.delay_ms(1, self._jitter())
 
     def _on_failure(self, error: KafkaError, now: int) -> None:

@@ -195,7 +195,7 @@ class Network:
             self._handle = self._loop.call_soon(self._run)
 
     def on_loop(self, function: Callable[[], object]) -> None:
-        """Calls a function on the loop: at once in its own thread, else before any call that this thread makes next."""
+        """Calls a function on the loop: now in its own thread, else before any call that this thread makes next."""
         if self._loop is None or self._closed:
             return
         if asyncio._get_running_loop() is self._loop:  # noqa: SLF001 - does not raise

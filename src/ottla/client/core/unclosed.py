@@ -48,7 +48,7 @@ def register(client: Client) -> None:
 
 
 def dropped(client: Client) -> None:
-    """For `__del__`: closes a client that nobody refers to any more."""
+    """For `__del__`: closes a client that is no longer referenced."""
     try:
         network = client._open_network()
     except AttributeError:  # its constructor failed

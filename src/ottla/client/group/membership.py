@@ -164,7 +164,7 @@ class Membership:
             self.request_rejoin(self.rejoin_reason)
 
     def request_rejoin(self, reason: str) -> None:
-        """Rejoins at once if the member is stable, otherwise after the current rebalance."""
+        """Rejoins immediately if the member is stable, otherwise after the current rebalance."""
         self.rejoin_reason = reason
         if self.state is MemberState.STABLE:
             log.info("member %s is rejoining group %s: %s", self.member_id, self._config.group_id, reason)
@@ -305,7 +305,7 @@ class Membership:
         self.last_identity = (self.generation, self.member_id)
         self.protocol = response.protocol_name
         self.is_leader = response.leader == response.member_id
-        # A static leader that restarts must not assign, as nobody rejoined; it still watches the topics (KIP-814).
+        # A static leader that restarts must not assign, as no member rejoined; it still watches the topics (KIP-814).
         self._skips_assignment = bool(response.skip_assignment)
         self._joined_at = now
         self._heartbeat_at = now + self._config.heartbeat_interval_ms

@@ -111,7 +111,7 @@ class AsyncProducer:
         self._sticky = StickyPartitioner(
             min(self.config.batch_size, STICKY_BYTES),
             self._network.random.choice,
-            # Not a method: without a reference cycle, a producer that is dropped is closed at once.
+            # Not a method: without a reference cycle, a dropped producer is closed immediately.
             lambda topic: view.led_partitions(topic) or range(view.find_partition_count(topic) or 1),
         )
         self._record_bytes_max = self.config.max_request_size - HEADER_SIZE
