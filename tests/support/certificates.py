@@ -19,6 +19,11 @@ from cryptography.hazmat.primitives.serialization import (
 
 DAY = datetime.timedelta(days=1)
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+    key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+)  # fmt: skip
+"""Python 3.13 and newer require this of an authority by default (ssl.VERIFY_X509_STRICT)."""
 
 
 def name_of(subject: str) -> x509.Name:
@@ -61,9 +66,10 @@ class Issued:
 
 
 class Authority:
-    """A certificate authority."""
+    """A certificate authority. Those made by `openssl req -x509` have no key usage."""
 
-    def __init__(self, subject: str = "CN=Test authority") -> None:
+    def __init__(self, subject: str = "CN=Test authority", *, has_key_usage: bool = True) -> None:
+        self._has_key_usage = has_key_usage
         self.key = ec.generate_private_key(ec.SECP256R1())
         self.certificate = self._sign(name_of(subject), self.key, is_authority=True, days=(-1, 365), hosts=())
 
@@ -108,6 +114,8 @@ class Authority:
             )
         if is_authority:
             builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            if self._has_key_usage:
+                builder = builder.add_extension(SIGNS_CERTIFICATES, critical=True)
         else:
             builder = builder.add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False

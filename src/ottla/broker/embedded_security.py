@@ -105,7 +105,16 @@ def _create_certificates(hosts: set[str]) -> tuple[str, str]:
         except ValueError:
             return x509.DNSName(host)
 
-    authority = builder(authority_name, authority_key.public_key(), True).sign(authority_key, hashes.SHA256())
+    # Python 3.13 and newer reject authorities without this extension (ssl.VERIFY_X509_STRICT).
+    signs_certificates = x509.KeyUsage(
+        digital_signature=False, content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False,
+    )  # fmt: skip
+    authority = (
+        builder(authority_name, authority_key.public_key(), True)
+        .add_extension(signs_certificates, critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
     names = x509.SubjectAlternativeName([general_name(host) for host in sorted(hosts)])
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ottla embedded broker")])
     certificate = (

@@ -66,11 +66,13 @@ def test_kafka_python(broker: EmbeddedBroker) -> None:
 
 def test_aiokafka(broker: EmbeddedBroker) -> None:
     settings = broker.client_settings
+    context = ssl.create_default_context(cafile=settings["ssl.ca.location"])
+    context.verify_flags |= ssl.VERIFY_X509_STRICT  # the default from Python 3.13 on
 
     async def story() -> None:
         security = {
             "security_protocol": "SASL_SSL",
-            "ssl_context": ssl.create_default_context(cafile=settings["ssl.ca.location"]),
+            "ssl_context": context,
             "sasl_mechanism": settings["sasl.mechanism"],
             "sasl_plain_username": settings["sasl.username"],
             "sasl_plain_password": settings["sasl.password"],

@@ -229,3 +229,13 @@ def test_systems_without_files_in_memory_use_one_that_only_this_user_can_read(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     server_context({"ssl.keystore.key": issued.key_pem(), "ssl.keystore.certificate.chain": issued.certificate_pem})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_authority_without_key_usage_is_trusted_with_every_python(tmp_path: Path) -> None:
+    """Kafka's documentation creates such authorities, with `openssl req -x509`. Python 3.13 rejects them by default."""
+    authority = Authority(has_key_usage=False)
+    keys = {"ssl.keystore.type": "PEM", "ssl.keystore.location": authority.issue().write(tmp_path / "key.pem")}
+    trust = {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority.write(tmp_path / "ca.pem")}
+    assert handshake(
+        server_context({**keys, **trust, "ssl.client.auth": "required"}), client_context({**keys, **trust})
+    )
