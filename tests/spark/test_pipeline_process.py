@@ -1,5 +1,6 @@
 """`ottla pipeline` as users run it: a process with a child driver, restarts, status, and a clean stop."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -158,7 +159,7 @@ def test_a_pipeline_runs_on_its_embedded_broker_until_ctrl_c(
     restarts = [event["cause"] for event in run.events if event["event"] == "restarting"]
     assert all(SLOW_START in cause for cause in restarts), restarts
 
-    with sqlite3.connect(place / "big_orders.db") as database:
+    with contextlib.closing(sqlite3.connect(place / "big_orders.db")) as database:
         assert [n for (n,) in database.execute("select id from big_orders order by id")] == big(600)
         ((positions,),) = database.execute("select positions from ottla_ledger").fetchall()
     assert sum(json.loads(positions)["orders"].values()) == 601

@@ -1,5 +1,6 @@
 """The consumer examples keep their guarantees when they are killed. Spec: D1."""
 
+import contextlib
 import json
 import sqlite3
 import threading
@@ -285,7 +286,7 @@ STORE = "ottla.client.stores.database_store:DatabaseOffsetStore"
 
 
 def cached(path: Path) -> list[int]:
-    with sqlite3.connect(path) as connection:
+    with contextlib.closing(sqlite3.connect(path)) as connection:
         return sorted(int(value) for (value,) in connection.execute("select value from cache"))
 
 

@@ -174,28 +174,29 @@ def test_a_database_mirrors_only_committed_offsets(broker: Any, filled: str, adm
     place, group = TopicPartition(filled, 0), f"{filled}-lag"
     with (
         contextlib.closing(sqlite3.connect(":memory:")) as connection,
-        Consumer(SETTINGS, bootstrap_servers=broker.bootstrap) as reader,
+        contextlib.closing(sqlite3.connect(":memory:")) as another,
     ):
-        store = DatabaseOffsetStore(connection)
-        store.mirror = GroupMirror(reader, group)
-        reader.assign([place])
-        with store.transaction():
-            store.save({place: 4})
-        with contextlib.suppress(ZeroDivisionError), store.transaction():
-            store.save({place: 8})
-            raise ZeroDivisionError
-        with store.transaction():
-            pass
-        eventually(lambda: offsets_of(admin, group) == {0: 4})
-        with store.transaction():
-            store.save({place: 6})
-        late = DatabaseOffsetStore(sqlite3.connect(":memory:"))
-        late.mirror = store.mirror
-    assert offsets_of(admin, group) == {0: 6}, "close() waits for it"
-    with late.transaction():
-        late.save({place: 9})  # stored, although the consumer is closed by now
-    assert late.load([place]) == {place: 9}
-    assert offsets_of(admin, group) == {0: 6}
+        with Consumer(SETTINGS, bootstrap_servers=broker.bootstrap) as reader:
+            store = DatabaseOffsetStore(connection)
+            store.mirror = GroupMirror(reader, group)
+            reader.assign([place])
+            with store.transaction():
+                store.save({place: 4})
+            with contextlib.suppress(ZeroDivisionError), store.transaction():
+                store.save({place: 8})
+                raise ZeroDivisionError
+            with store.transaction():
+                pass
+            eventually(lambda: offsets_of(admin, group) == {0: 4})
+            with store.transaction():
+                store.save({place: 6})
+            late = DatabaseOffsetStore(another)
+            late.mirror = store.mirror
+        assert offsets_of(admin, group) == {0: 6}, "close() waits for it"
+        with late.transaction():
+            late.save({place: 9})  # stored, although the consumer is closed by now
+        assert late.load([place]) == {place: 9}
+        assert offsets_of(admin, group) == {0: 6}
 
 
 def test_snapshots_mirror_their_offsets_in_their_transactions(broker: Any, filled: str, admin: Admin) -> None:

@@ -207,5 +207,8 @@ def test_parameters_use_the_paramstyle_of_the_module() -> None:
 
 
 def test_an_invalid_table_name_is_refused() -> None:
-    with pytest.raises(OttlaError, match="not a valid table name"):
-        DatabaseOffsetStore(sqlite3.connect(":memory:"), table="offsets; drop table results")
+    with (
+        contextlib.closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(OttlaError, match="not a valid table name"),
+    ):
+        DatabaseOffsetStore(connection, table="offsets; drop table results")

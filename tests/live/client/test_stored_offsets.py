@@ -16,10 +16,10 @@ from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.testing.world import World
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S
 
 SETTINGS = {"enable.auto.commit": False, "auto.offset.reset": "earliest"}
 COUNT = 20
-PATIENCE_S = 60
 
 
 class MemoryStore(OffsetStore):
@@ -313,5 +313,6 @@ def test_a_transaction_repeated_after_a_rollback_stores_the_offsets_again() -> N
                         raise sqlite3.OperationalError("database is locked")
         assert connection.execute("select value from results").fetchall() == [(b"only",)]
         assert DatabaseOffsetStore(connection).load([place]) == {place: 1}
+        connection.close()
 
     World(1).run(story)

@@ -1,5 +1,6 @@
 """The examples for transactions and offset stores keep their guarantees when killed at any step. Spec: E9, E10."""
 
+import contextlib
 import pickle
 import sqlite3
 from collections.abc import Iterator
@@ -143,7 +144,7 @@ def test_offsets_in_database(broker: Any, source: str, admin: Admin, tmp_path: P
     for step in steps_for(broker, DATABASE, slice(2, 4)):
         crash_example(EXAMPLES / "offsets_in_database.py", step, *arguments, group=source, max_poll_records=20)
     example("offsets_in_database").run(*arguments, group=source, until_end=True)
-    with sqlite3.connect(tmp_path / "bills.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "bills.db")) as connection:
         found = connection.execute("select text from bills order by id").fetchall()
     assert [int(text) for (text,) in found] == list(range(COUNT))
     assert [offset.offset for offset in admin.list_group_offsets(source).values()] == [COUNT]
