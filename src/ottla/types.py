@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Iterable
 from typing import NamedTuple
 
 ZERO_UUID = bytes(16)
@@ -36,6 +37,18 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """The partition numbers of each topic, in the given order.
+
+    >>> partitions_by_topic([TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)])
+    {'b': [1, 0], 'a': [0]}
+    """
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return found
 
 
 class Endpoint(NamedTuple):

@@ -20,7 +20,7 @@ from ottla.assignors.sticky_general import assign_general
 from ottla.assignors.sticky_uniform import assign_uniform
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Message, Struct, field
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 NO_GENERATION = -1
 
@@ -89,9 +89,7 @@ class StickyAssignor(Assignor):
     def subscription(self, topics: list[str]) -> Subscription:
         if not self._assigned:
             return Subscription(topics)
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in self._assigned:
-            by_topic.setdefault(topic, []).append(partition)
+        by_topic = partitions_by_topic(self._assigned)
         previous = [StickyUserData.TopicAssignment(topic=t, partitions=p) for t, p in by_topic.items()]
         data = StickyUserData(previous_assignment=previous, generation=self._generation)
         return Subscription(topics, user_data=data.encode(1))

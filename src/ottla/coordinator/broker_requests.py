@@ -6,14 +6,14 @@ Partition leaders are asked to write markers (WriteTxnMarkers).
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 if TYPE_CHECKING:
     from ottla.net.connection import Answer
@@ -168,7 +168,7 @@ class AddPartitionsRequests(BatchedRequests[Addition]):
                     verify_only=item.verify_only,
                     topics=[
                         AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-                        for topic, indexes in _by_topic(item.partitions).items()
+                        for topic, indexes in partitions_by_topic(item.partitions).items()
                     ],
                 )
                 for item in items
@@ -208,7 +208,7 @@ class MarkerRequests(BatchedRequests[Marker]):
                     transaction_version=item.transaction_version,
                     topics=[
                         WriteTxnMarkersRequest.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-                        for topic, indexes in _by_topic(item.partitions).items()
+                        for topic, indexes in partitions_by_topic(item.partitions).items()
                     ],
                 )
                 for item in items
@@ -224,10 +224,3 @@ class MarkerRequests(BatchedRequests[Marker]):
             }
             for result in response.markers
         }
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, index in partitions:
-        topics.setdefault(topic, []).append(index)
-    return topics

@@ -10,6 +10,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from ottla.security.resources import Operation, ResourceType
+from ottla.types import partitions_by_topic
 
 State = DescribeTransactionsResponse.TransactionState
 
@@ -51,9 +52,7 @@ def _look(shard: TransactionShard, transactional_id: str) -> State:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
     # While markers are being written, only the partitions that still lack one are shown.
     partitions = shard.unwritten_markers(transactional_id) or known.partitions
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        topics.setdefault(topic, []).append(partition)
+    topics = partitions_by_topic(sorted(partitions))
     return State(
         transactional_id=transactional_id,
         transaction_state=str(known.state),

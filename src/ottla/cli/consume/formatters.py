@@ -26,7 +26,7 @@ from ottla.protocol.messages.group_records import (
 )
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Message, Struct
-from ottla.types import ZERO_UUID, TopicPartition, uuid_to_text
+from ottla.types import ZERO_UUID, TopicPartition, partitions_by_topic, uuid_to_text
 
 OFFSETS_RETENTION_MINUTES = 10_080
 """Kafka's default of `offsets.retention.minutes`, used if the broker does not report its own."""
@@ -141,9 +141,7 @@ def _group_json(record: ConsumerRecord) -> Json | None:
 
 def _member_json(group: GroupMetadataValue, member: GroupMetadataValue.MemberMetadata) -> Json:
     subscription = read_subscription(member.subscription) if group.protocol_type == CONSUMER else None
-    by_topic: dict[str, list[int]] = {}
-    for partition in _assigned(group, member):
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    by_topic = partitions_by_topic(_assigned(group, member))
     readable = subscription is not None or not member.subscription
     return {
         "member_id": member.member_id,

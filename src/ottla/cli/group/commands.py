@@ -16,6 +16,7 @@ from ottla.cli.output import console, plural, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
 from ottla.client.admin.group_model import GroupMember
 from ottla.errors import OttlaError
+from ottla.types import partitions_by_topic
 
 app = typer.Typer(help="Inspect consumer groups, their lag and rebalances; reset their offsets.", no_args_is_help=True)
 
@@ -111,9 +112,6 @@ def members(
 
 def member_json(member: GroupMember) -> dict[str, Any]:
     subscription = member.subscription
-    by_topic: dict[str, list[int]] = {}
-    for partition in member.assignment:
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
     return {
         "member": member.member_id,
         "group_instance_id": member.group_instance_id,
@@ -121,7 +119,7 @@ def member_json(member: GroupMember) -> dict[str, Any]:
         "host": member.host,
         "topics": list(subscription.topics) if subscription is not None else None,
         "rack": subscription.rack if subscription is not None else None,
-        "assignment": by_topic,
+        "assignment": partitions_by_topic(member.assignment),
     }
 
 

@@ -11,7 +11,7 @@ from ottla.cli.output import CommandError, plural
 from ottla.client.admin.group_model import GroupDescription, GroupMember
 from ottla.client.blocking import Admin
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
 UUID_LENGTH = 36
@@ -70,9 +70,7 @@ def partitions_text(partitions: Sequence[TopicPartition]) -> str:
     >>> partitions_text([TopicPartition(*place) for place in (("a", 0), ("a", 1), ("a", 3), ("b", 7))])
     'a: 0-1, 3; b: 7'
     """
-    by_topic: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        by_topic.setdefault(partition.topic, []).append(partition.partition)
+    by_topic = partitions_by_topic(sorted(partitions))
     return "; ".join(f"{topic}: {_ranges(indexes)}" for topic, indexes in by_topic.items()) or "-"
 
 

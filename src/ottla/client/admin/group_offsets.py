@@ -10,7 +10,6 @@ from ottla.client.core.network import Network
 from ottla.client.core.offset_requests import (
     MAX_VERSION_WITH_NAMES,
     build_offset_fetch,
-    by_topic,
     commit_topics,
 )
 from ottla.errors import ErrorCode, KafkaError, error_for, raise_for
@@ -18,7 +17,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 
 async def list_group_offsets(
@@ -28,7 +27,7 @@ async def list_group_offsets(
     *,
     require_stable: bool = False,
 ) -> dict[TopicPartition, CommittedOffset]:
-    wanted = None if partitions is None else by_topic(as_partitions(partitions))
+    wanted = None if partitions is None else partitions_by_topic(sorted(as_partitions(partitions)))
 
     def build(version: int) -> OffsetFetchRequest:
         if require_stable and version < 7:
@@ -77,7 +76,7 @@ async def delete_group_offsets(network: Network, group_id: str, partitions: Iter
             name=name,
             partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=p) for p in indexes],
         )
-        for name, indexes in by_topic(as_partitions(partitions)).items()
+        for name, indexes in partitions_by_topic(sorted(as_partitions(partitions))).items()
     ]
     message = OffsetDeleteRequest(group_id=group_id, topics=topics)
     doing = f"deleting offsets of group {group_id}"

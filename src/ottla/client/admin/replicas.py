@@ -15,7 +15,7 @@ from ottla.protocol.messages.describe_quorum import DescribeQuorumRequest
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest
 from ottla.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.protocol.messages.unregister_broker import UnregisterBrokerRequest
-from ottla.types import METADATA_TOPIC, TopicPartition
+from ottla.types import METADATA_TOPIC, TopicPartition, partitions_by_topic
 
 PREFERRED, UNCLEAN = 0, 1
 
@@ -36,7 +36,7 @@ async def elect_leaders(
         if chosen is not None:
             request.topic_partitions = [
                 ElectLeadersRequest.TopicPartitions(topic=topic, partitions=indexes)
-                for topic, indexes in _by_topic(chosen).items()
+                for topic, indexes in partitions_by_topic(chosen).items()
             ]
         return request
 
@@ -81,7 +81,7 @@ async def alter_partition_reassignments(
                         for index in indexes
                     ],
                 )
-                for topic, indexes in _by_topic(asked).items()
+                for topic, indexes in partitions_by_topic(asked).items()
             ],
         )
         if not allow_replication_factor_change:
@@ -110,7 +110,7 @@ async def list_partition_reassignments(
     if partitions is not None:
         message.topics = [
             ListPartitionReassignmentsRequest.ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
-            for topic, indexes in _by_topic(as_partitions(partitions)).items()
+            for topic, indexes in partitions_by_topic(as_partitions(partitions)).items()
         ]
 
     async def attempt() -> dict[TopicPartition, Reassignment]:
@@ -155,10 +155,3 @@ async def unregister_broker(network: Network, broker_id: int) -> None:
         raise_for(response.error_code, f"removing broker {broker_id}", response.error_message)
 
     await retrying(network, attempt)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        found.setdefault(topic, []).append(partition)
-    return found

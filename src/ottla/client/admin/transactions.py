@@ -15,7 +15,6 @@ from ottla.client.core.arguments import as_names
 from ottla.client.core.coordinator_lookup import TRANSACTION_KEY
 from ottla.client.core.network import Network
 from ottla.client.core.offset_lookup import leaders_of
-from ottla.client.core.offset_requests import by_topic
 from ottla.errors import ErrorCode, KafkaError, raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest
@@ -23,7 +22,7 @@ from ottla.protocol.messages.describe_transactions import DescribeTransactionsRe
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
-from ottla.types import TRANSACTIONS_TOPIC, TopicPartition
+from ottla.types import TRANSACTIONS_TOPIC, TopicPartition, partitions_by_topic
 
 FENCING_TIMEOUT_MS = 1
 """The transaction timeout in a request that fences: nothing is ever written under the new epoch."""
@@ -101,7 +100,7 @@ async def describe_producers(
             by_node.setdefault(leaders[partition].node_id, []).append(partition)
         found: dict[TopicPartition, list[ProducerState]] = {}
         for node_id, led in by_node.items():
-            found |= await _producers_on(network, node_id, by_topic(led))
+            found |= await _producers_on(network, node_id, partitions_by_topic(sorted(led)))
         return found
 
     return await retrying(network, attempt)

@@ -1,6 +1,6 @@
 """Builds ListOffsets, OffsetCommit and OffsetFetch requests. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ottla.client.core.cluster_view import Leader
@@ -10,22 +10,11 @@ from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.wire_values import READ_COMMITTED, READ_UNCOMMITTED
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 ISOLATION_CODES = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 MAX_VERSION_WITH_NAMES = 9
 """From version 10 on OffsetCommit and OffsetFetch name topics by id (KIP-848), and a deleted topic has none."""
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """
-    >>> by_topic([TopicPartition("b", 1), TopicPartition("a", 0), TopicPartition("b", 0)])
-    {'a': [0], 'b': [0, 1]}
-    """
-    topics: dict[str, list[int]] = {}
-    for partition in sorted(partitions):
-        topics.setdefault(partition.topic, []).append(partition.partition)
-    return topics
 
 
 def build_list_offsets(
@@ -63,7 +52,7 @@ def read_list_offsets(response: Any) -> list[tuple[TopicPartition, ErrorCode, Of
 def commit_topics(offsets: Mapping[TopicPartition, CommittedOffset]) -> list[Any]:
     """The topics of an OffsetCommit request."""
     topics = []
-    for name, indexes in by_topic(offsets).items():
+    for name, indexes in partitions_by_topic(sorted(offsets)).items():
         partitions = []
         for index in indexes:
             committed = offsets[TopicPartition(name, index)]

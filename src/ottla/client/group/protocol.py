@@ -6,7 +6,7 @@ from typing import Any
 from ottla.assignors.base import Assignment, ClusterMetadata, PartitionInfo, Subscription
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.model import CommittedOffset
-from ottla.client.core.offset_requests import build_offset_fetch, by_topic, commit_topics
+from ottla.client.core.offset_requests import build_offset_fetch, commit_topics
 from ottla.client.core.settings import ConsumerConfig
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.framing import decode_versioned, encode_versioned
@@ -16,7 +16,7 @@ from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 CONSUMER = "consumer"
 BLOB_VERSION = 3
@@ -37,7 +37,7 @@ def join_request(
     """JoinGroup with the subscription of each assignor, the preferred one first. The reason is for logs (KIP-800)."""
     had = [
         ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=partitions)
-        for topic, partitions in by_topic(owned).items()
+        for topic, partitions in partitions_by_topic(sorted(owned)).items()
     ]
     protocols = []
     for name, subscription in subscriptions:
@@ -74,7 +74,7 @@ def sync_request(
     for member, share in shares.items():
         parts = [
             ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=partitions)
-            for topic, partitions in by_topic(share.partitions).items()
+            for topic, partitions in partitions_by_topic(sorted(share.partitions)).items()
         ]
         blob = ConsumerProtocolAssignment(assigned_partitions=parts, user_data=share.user_data)
         assignments.append(
@@ -140,7 +140,7 @@ def offset_commit_request(
 
 def offset_fetch_request(config: ConsumerConfig, partitions: Iterable[TopicPartition]) -> Build:
     """OffsetFetch. With read_committed it waits for pending offsets of open transactions (KIP-447)."""
-    wanted = by_topic(partitions)
+    wanted = partitions_by_topic(sorted(partitions))
     require_stable = config.isolation_level == "read_committed"
 
     return lambda version: build_offset_fetch(group_of(config), wanted, require_stable, version)

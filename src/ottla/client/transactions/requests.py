@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 from ottla.client.core.coordinator_lookup import build_find_coordinator
 from ottla.client.core.model import CommittedOffset
-from ottla.client.core.offset_requests import by_topic
 from ottla.client.core.settings import ProducerConfig
 from ottla.errors import ErrorCode, KafkaError, raise_for
 from ottla.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -13,7 +12,7 @@ from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequ
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 PRODUCE_WITHOUT_ADDING = 11
 """From Produce v12 on, a write adds its partition to the transaction (KIP-890)."""
@@ -89,7 +88,7 @@ def add_partitions(
 ) -> Build:
     topics = [
         AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=name, partitions=indexes)
-        for name, indexes in by_topic(partitions).items()
+        for name, indexes in partitions_by_topic(sorted(partitions)).items()
     ]
     request = AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
@@ -128,7 +127,7 @@ def commit_offsets(
         TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
             name=name, partitions=[_committed(index, offsets[TopicPartition(name, index)]) for index in indexes]
         )
-        for name, indexes in by_topic(offsets).items()
+        for name, indexes in partitions_by_topic(sorted(offsets)).items()
     ]
     request = TxnOffsetCommitRequest(
         transactional_id=transactional_id,

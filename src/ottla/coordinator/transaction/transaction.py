@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ottla.protocol.framing import decode_versioned, encode_record_key, encode_versioned
 from ottla.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
 from ottla.protocol.wire_values import NO_TIMEOUT_MS, PRODUCER_EPOCH_MAX
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, partitions_by_topic
 
 LAST_CLIENT_EPOCH = PRODUCER_EPOCH_MAX - 1
 """The highest epoch a producer gets; the one above is reserved for fencing it."""
@@ -116,9 +116,7 @@ def read_transaction_key(key: bytes) -> str | None:
 
 
 def transaction_value(transaction: Transaction, version: int = VALUE_VERSION) -> bytes:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(transaction.partitions):
-        topics.setdefault(topic, []).append(partition)
+    topics = partitions_by_topic(sorted(transaction.partitions))
     stored = [TransactionLogValue.PartitionsSchema(topic=t, partition_ids=p) for t, p in topics.items()]
     value = TransactionLogValue(
         producer_id=transaction.producer_id,
