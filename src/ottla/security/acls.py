@@ -1,10 +1,10 @@
 """ACLs: which principal may do what, on which resources, from where; and filters to find them. Pure."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.security.resources import CLUSTER_NAME, Operation, PatternType, PermissionType, ResourceType
+from ottla.security.resources import CLUSTER_NAME, Operation, PatternType, PermissionType, ResourceType, known
 
 WILDCARD = "*"
 """As a resource name: every resource of the type. As a host: every host."""
@@ -99,6 +99,21 @@ class AclBindingFilter(NamedTuple):
             for entry in acls.get(pattern, ())
             if self.matches_entry(entry)
         ]
+
+
+def binding_in(resource: Any, pattern_type: int, entry: Any) -> AclBinding:
+    """The ACL in the parts of a message, in which the pattern type has different names. It may be invalid."""
+    return AclBinding(
+        ResourcePattern(
+            known(ResourceType, resource.resource_type), resource.resource_name, known(PatternType, pattern_type)
+        ),
+        AccessControlEntry(
+            entry.principal,
+            entry.host,
+            known(Operation, entry.operation),
+            known(PermissionType, entry.permission_type),
+        ),
+    )
 
 
 def check_binding(binding: AclBinding) -> None:

@@ -1,7 +1,9 @@
 """The resources that ACLs protect and the operations on them, with Kafka's numbers. Pure."""
 
 import enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+E = TypeVar("E", bound=enum.IntEnum)
 
 
 class ResourceType(enum.IntEnum):
@@ -56,6 +58,18 @@ class PermissionType(enum.IntEnum):
     ANY = 1
     DENY = 2
     ALLOW = 3
+
+
+def known(kind: type[E], number: int) -> E:
+    """The member with this number; UNKNOWN if there is none: a newer peer may have more than this version.
+
+    >>> known(PatternType, 4).name, known(PatternType, 99).name
+    ('PREFIXED', 'UNKNOWN')
+    """
+    try:
+        return kind(number)
+    except ValueError:
+        return kind(0)
 
 
 class Resource(NamedTuple):

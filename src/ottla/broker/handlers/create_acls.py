@@ -7,11 +7,12 @@ When the response is sent, this broker decides by the new ACLs. The others follo
 """
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.acl_messages import authorizer_of, read_binding
+from ottla.broker.handler_support.acl_messages import authorizer_of
 from ottla.broker.services import Context
 from ottla.errors import KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_acls import CreateAclsRequest, CreateAclsResponse
+from ottla.security.acls import binding_in
 from ottla.security.resources import CLUSTER, Operation
 
 
@@ -19,7 +20,7 @@ from ottla.security.resources import CLUSTER, Operation
 async def create_acls(request: CreateAclsRequest, context: Context) -> CreateAclsResponse:
     context.require(Operation.ALTER, CLUSTER)
     authorizer_of(context)
-    bindings = [read_binding(creation) for creation in request.creations]
+    bindings = [binding_in(creation, creation.resource_pattern_type, creation) for creation in request.creations]
     results = await context.services.metadata.changes.create_acls(bindings, by=context.requester)
     return CreateAclsResponse(results=[_result(result) for result in results])
 

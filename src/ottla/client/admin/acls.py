@@ -1,8 +1,7 @@
 """Admin calls about ACLs: who may do what."""
 
-import enum
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ottla.client.admin.requests import ask, fixed, retrying
 from ottla.client.core.network import Network
@@ -11,10 +10,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_acls import CreateAclsRequest
 from ottla.protocol.messages.delete_acls import DeleteAclsRequest
 from ottla.protocol.messages.describe_acls import DescribeAclsRequest
-from ottla.security.acls import AccessControlEntry, AclBinding, AclBindingFilter, ResourcePattern, check_binding
-from ottla.security.resources import Operation, PatternType, PermissionType, ResourceType
-
-E = TypeVar("E", bound=enum.IntEnum)
+from ottla.security.acls import AclBinding, AclBindingFilter, binding_in, check_binding
 
 
 async def create_acls(network: Network, acls: Sequence[AclBinding]) -> None:
@@ -86,21 +82,4 @@ def _filter_fields(matching: AclBindingFilter) -> dict[str, Any]:
 
 
 def _binding(resource: Any, description: Any) -> AclBinding:
-    return AclBinding(
-        ResourcePattern(
-            _known(ResourceType, resource.resource_type),
-            resource.resource_name,
-            _known(PatternType, resource.pattern_type),
-        ),
-        AccessControlEntry(
-            description.principal,
-            description.host,
-            _known(Operation, description.operation),
-            _known(PermissionType, description.permission_type),
-        ),
-    )
-
-
-def _known(kind: type[E], value: int) -> E:
-    """A newer broker may have operations and resources that this client does not know."""
-    return kind(value) if value in set(kind) else kind(0)
+    return binding_in(resource, resource.pattern_type, description)
