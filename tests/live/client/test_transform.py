@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from ottla import Admin, AsyncConsumer, AsyncProducer, Consumer, ErrorCode, Producer
+from ottla.client.core.guarantees import Guarantee
 from ottla.client.core.model import LATEST, ConsumerRecord
 from ottla.client.transactions.errors import TransactionAbortable
-from ottla.client.transform import GUARANTEES, Output, async_transform, dead_letter, transform
+from ottla.client.transform import Output, async_transform, dead_letter, transform
 from ottla.errors import KafkaError, OttlaError
 from ottla.types import TopicPartition
 from tests.support.waiting import PATIENCE_S, eventually
@@ -80,7 +81,7 @@ def number_of(record: ConsumerRecord) -> int:
     return int(record.value or b"")
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("guarantee", list(Guarantee))
 def test_without_failures_nothing_is_lost_or_repeated(topics: Topics, guarantee: str) -> None:
     done = topics.run(lambda record: f"{number_of(record) * 10}", guarantee)
     assert (done.consumed, done.produced, done.failed, done.aborted) == (COUNT, COUNT, 0, 0)
@@ -179,7 +180,7 @@ def test_an_instance_without_partitions_is_at_the_end(topics: Topics, guarantee:
     assert topics.output() == list(range(COUNT))
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("guarantee", list(Guarantee))
 def test_a_member_removed_while_it_worked_continues(topics: Topics, guarantee: str) -> None:
     """As after max.poll.interval.ms: its records come again, to their new owner."""
     removed = False
@@ -254,7 +255,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.client.transform.CLEAN_UP_S", 60)
 
 
-@pytest.mark.parametrize("guarantee", GUARANTEES)
+@pytest.mark.parametrize("guarantee", list(Guarantee))
 def test_ctrl_c_leaves_the_group_at_once(topics: Topics, guarantee: str, unhurried: None) -> None:
     """Not when the session ends: until then nobody would read its partitions."""
 
