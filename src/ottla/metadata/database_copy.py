@@ -57,8 +57,12 @@ def copy_database(path: str) -> sqlite3.Connection:
             raise OttlaError(f"cannot create {path}: the disk is full ({free_bytes(path)} bytes free)", _HINT)
         pages[_READ_VERSION] = b"\x01\x01"
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        connection.deserialize(bytes(pages))
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        try:
+            connection.deserialize(bytes(pages))
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error:
+            connection.close()
+            raise
     except (OSError, sqlite3.Error, struct.error) as error:
         raise OttlaError(f"cannot read metadata database {path}: {error}; the disk is full as well", _HINT) from error
     return connection
