@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self, overload
@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Self, overload
 from ottla.child_process import child_environment
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
+from ottla.types import Endpoint
 
 if TYPE_CHECKING:
     from ottla.broker.embedded_cluster import EmbeddedCluster
@@ -81,7 +82,7 @@ class EmbeddedBroker:
     @property
     def bootstrap(self) -> str:
         """The value for `bootstrap.servers`."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return str(Endpoint(self.host, self.port))
 
     @property
     def client_settings(self) -> dict[str, str]:
@@ -90,9 +91,7 @@ class EmbeddedBroker:
         >>> with ottla.Broker.embedded(secure=True) as broker:
         ...     producer = Producer({**broker.client_settings, "linger.ms": "5"})
         """
-        if self._security is None:
-            return {"bootstrap.servers": self.bootstrap}
-        return self._security.client_settings(self.bootstrap)
+        return client_settings(self.bootstrap, self._security)
 
     @property
     def pid(self) -> int:
@@ -305,6 +304,15 @@ class Broker:
         return EmbeddedCluster(
             brokers, data, settings=settings, listen=listen, log_level=log_level, timeout=timeout, secure=secure
         )
+
+
+def client_settings(bootstrap: str, security: "EmbeddedSecurity | None") -> dict[str, str]:
+    return {"bootstrap.servers": bootstrap} if security is None else security.client_settings(bootstrap)
+
+
+def joined_logs(brokers: Sequence[EmbeddedBroker]) -> str:
+    """The logs of all brokers, one after the other."""
+    return "\n".join(f"--- broker {node_id}\n{broker.log}" for node_id, broker in enumerate(brokers))
 
 
 def create_security(listen: str) -> "EmbeddedSecurity":

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.broker.embedded import EmbeddedBroker, create_security, setting_text
+from ottla.broker.embedded import EmbeddedBroker, client_settings, create_security, joined_logs, setting_text
 from ottla.broker.one_host import settings_of_brokers
 from ottla.checks import require_number
 from ottla.errors import OttlaError
@@ -77,14 +77,12 @@ class EmbeddedCluster:
     @property
     def client_settings(self) -> dict[str, str]:
         """What a client needs to connect, including TLS and the password of a secure cluster."""
-        if self._security is None:
-            return {"bootstrap.servers": self.bootstrap}
-        return self._security.client_settings(self.bootstrap)
+        return client_settings(self.bootstrap, self._security)
 
     @property
     def log(self) -> str:
         """Everything the brokers have logged so far, one after the other. `cluster[0].log` is that of one broker."""
-        return "\n".join(f"--- broker {node_id}\n{broker.log}" for node_id, broker in enumerate(self.brokers))
+        return joined_logs(self.brokers)
 
     def __getitem__(self, node_id: int) -> EmbeddedBroker:
         return self._find(node_id)

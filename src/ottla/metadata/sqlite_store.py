@@ -19,7 +19,7 @@ import logging
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ottla.clock import Clock, monotonic, system_clock
@@ -36,6 +36,20 @@ POLL_ALONE_SECONDS = 1.0
 POLL_TOGETHER_SECONDS = 0.02
 REMOVALS_KEPT_SESSIONS = 10
 """Removed keys are kept for this many session timeouts. A session that is stalled for longer is treated as expired."""
+
+
+@contextlib.contextmanager
+def _transaction(writer: sqlite3.Connection) -> Iterator[None]:
+    """A write transaction: committed at the end, rolled back after an error."""
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        writer.execute("COMMIT")
+    except BaseException:
+        # SQLite ends the transaction itself if the disk is full.
+        if writer.in_transaction:
+            writer.execute("ROLLBACK")
+        raise
 
 
 class SqliteStore(MetadataStore):
@@ -118,10 +132,9 @@ class SqliteStore(MetadataStore):
             )  # fmt: skip
         self._reader = self._writer = copy = copy_database(self.path)
         try:
-            copy.execute("BEGIN IMMEDIATE")
-            self.session_id = self._add_session(copy)
-            others = copy.execute("SELECT count(*) FROM sessions").fetchone()[0] - 1
-            copy.execute("COMMIT")
+            with _transaction(copy):
+                self.session_id = self._add_session(copy)
+                others = copy.execute("SELECT count(*) FROM sessions").fetchone()[0] - 1
         except sqlite3.Error as problem:
             raise OttlaError(f"cannot read metadata database {self.path}: {problem}") from problem
         if others:
@@ -180,16 +193,12 @@ class SqliteStore(MetadataStore):
         writer.execute("PRAGMA synchronous = NORMAL")
         use_wal(writer, self._monotonic)
         handle = -1
-        writer.execute("BEGIN IMMEDIATE")
         try:
-            session_id = self._add_session(writer)
-            # Locked before the row is visible, so that others do not take a new session for a dead one.
-            handle = self._locks.take(session_id)
-            writer.execute("COMMIT")
+            with _transaction(writer):
+                session_id = self._add_session(writer)
+                # Locked before the row is visible, so that others do not take a new session for a dead one.
+                handle = self._locks.take(session_id)
         except BaseException:
-            # SQLite ends the transaction itself if the disk is full.
-            if writer.in_transaction:
-                writer.execute("ROLLBACK")
             if handle >= 0:
                 # The next attempt gets the same session id, and would wait for this lock.
                 os.close(handle)
@@ -214,9 +223,8 @@ class SqliteStore(MetadataStore):
         try:
             if session_id:
                 writer.execute("PRAGMA synchronous = NORMAL")
-                writer.execute("BEGIN IMMEDIATE")
-                self._remove_session(session_id)
-                writer.execute("COMMIT")
+                with _transaction(writer):
+                    self._remove_session(session_id)
         except sqlite3.Error:
             log.warning("session %d: cannot close it; the next start removes it", session_id, exc_info=True)
         finally:
@@ -301,16 +309,10 @@ class SqliteStore(MetadataStore):
         writer = self._writer
         if writer is None:
             raise SessionExpired()
-        writer.execute("BEGIN IMMEDIATE")
-        try:
+        with _transaction(writer):
             if writer.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
                 raise SessionExpired()
             self._apply(operations, session_id)
-            writer.execute("COMMIT")
-        except BaseException:
-            if writer.in_transaction:
-                writer.execute("ROLLBACK")
-            raise
         try:
             return read_news(writer, self._seen_revision, session_id)
         except sqlite3.Error:
@@ -410,15 +412,10 @@ class SqliteStore(MetadataStore):
         # A session does not survive a power failure anyway, so ending it needs no sync.
         writer.execute("PRAGMA synchronous = NORMAL")
         try:
-            writer.execute("BEGIN IMMEDIATE")
-            # Two sessions may expire a third one at the same time: only the first finds the row.
-            if writer.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None:
-                self._remove_session(session_id)
-            writer.execute("COMMIT")
-        except BaseException:
-            if writer.in_transaction:
-                writer.execute("ROLLBACK")
-            raise
+            with _transaction(writer):
+                # Two sessions may expire a third one at the same time: only the first finds the row.
+                if writer.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None:
+                    self._remove_session(session_id)
         finally:
             writer.execute("PRAGMA synchronous = FULL")
 

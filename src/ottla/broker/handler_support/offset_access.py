@@ -1,9 +1,10 @@
 """Topics in requests about offsets of groups: the client must be allowed to read each of them. Pure."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.broker.handler_support.later import Later
+from ottla.errors import ErrorCode
 from ottla.security.resources import Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -26,6 +27,25 @@ def take_refused(request: Any, context: "Context", *, by_id: bool = False) -> li
         (allowed if name is None or readable[name] else refused).append(topic)
     request.topics = allowed
     return refused
+
+
+def refused_topics(
+    topics: Iterable[Any],
+    topic_type: Callable[..., Any],
+    partition_type: Callable[..., Any],
+    code: ErrorCode = ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+) -> list[Any]:
+    """Topics of a request as topics of its response, with the same error for every partition."""
+    found = []
+    for topic in topics:
+        partitions = [
+            partition_type(partition_index=each.partition_index, error_code=code) for each in topic.partitions
+        ]
+        refused = topic_type(name=topic.name, partitions=partitions)
+        if hasattr(topic, "topic_id"):
+            refused.topic_id = topic.topic_id
+        found.append(refused)
+    return found
 
 
 def then(

@@ -16,9 +16,8 @@ from typing import Any
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import request_info, require_group
-from ottla.broker.handler_support.offset_access import take_refused, then
+from ottla.broker.handler_support.offset_access import refused_topics, take_refused, then
 from ottla.broker.services import Context
-from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.security.resources import Operation
@@ -46,17 +45,7 @@ def _commit(request: OffsetCommitRequest, context: Context) -> OffsetCommitRespo
 
 
 def _add_refused(response: OffsetCommitResponse, refused: list[Any]) -> OffsetCommitResponse:
-    response.topics += [
-        OffsetCommitResponse.OffsetCommitResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=[
-                OffsetCommitResponse.OffsetCommitResponsePartition(
-                    partition_index=partition.partition_index, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                )
-                for partition in topic.partitions
-            ],
-        )
-        for topic in refused
-    ]
+    response.topics += refused_topics(
+        refused, OffsetCommitResponse.OffsetCommitResponseTopic, OffsetCommitResponse.OffsetCommitResponsePartition
+    )
     return response

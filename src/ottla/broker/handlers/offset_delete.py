@@ -5,7 +5,7 @@ from typing import Any
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import request_info, require_group, require_group_id
-from ottla.broker.handler_support.offset_access import take_refused, then
+from ottla.broker.handler_support.offset_access import refused_topics, take_refused, then
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
@@ -35,16 +35,7 @@ def _delete(request: OffsetDeleteRequest, context: Context) -> OffsetDeleteRespo
 
 def _add_refused(response: OffsetDeleteResponse, refused: list[Any]) -> OffsetDeleteResponse:
     if response.error_code == ErrorCode.NONE:
-        response.topics += [
-            OffsetDeleteResponse.OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponse.OffsetDeleteResponsePartition(
-                        partition_index=partition.partition_index, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                    )
-                    for partition in topic.partitions
-                ],
-            )
-            for topic in refused
-        ]
+        response.topics += refused_topics(
+            refused, OffsetDeleteResponse.OffsetDeleteResponseTopic, OffsetDeleteResponse.OffsetDeleteResponsePartition
+        )
     return response

@@ -7,9 +7,11 @@ v5   adds the group to the transaction (KIP-890)
 v6   topic ids
 """
 
+from typing import Any
+
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import request_info, require_group, require_group_id
-from ottla.broker.handler_support.offset_access import take_refused
+from ottla.broker.handler_support.offset_access import refused_topics, take_refused
 from ottla.broker.handler_support.transaction_requests import (
     ABORTABLE_SINCE_OFFSET_COMMIT,
     IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
@@ -36,8 +38,7 @@ async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -
     if not refused:
         return await _commit(request, context)
     response = await _commit(request, context) if request.topics else TxnOffsetCommitResponse()
-    request.topics = refused
-    response.topics += _refuse(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED).topics
+    response.topics += _refuse(refused, ErrorCode.TOPIC_AUTHORIZATION_FAILED).topics
     return response
 
 
@@ -58,7 +59,7 @@ async def _commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffse
             )
         )
     except KafkaError as error:
-        return _refuse(request, _code(error.code, version))
+        return _refuse(request.topics, _code(error.code, version))
 
 
 async def _verify(request: TxnOffsetCommitRequest, partition: TopicPartition, context: Context, implicit: bool) -> None:
@@ -96,19 +97,12 @@ def _code(code: ErrorCode, version: int) -> ErrorCode:
     return APPEND_ERRORS.get(code, code)
 
 
-def _refuse(request: TxnOffsetCommitRequest, code: ErrorCode) -> TxnOffsetCommitResponse:
+def _refuse(topics: list[Any], code: ErrorCode) -> TxnOffsetCommitResponse:
     return TxnOffsetCommitResponse(
-        topics=[
-            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
-                        partition_index=part.partition_index, error_code=code
-                    )
-                    for part in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
+        topics=refused_topics(
+            topics,
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic,
+            TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition,
+            code,
+        )
     )

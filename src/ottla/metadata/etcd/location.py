@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ottla.checks import port_from_text
 from ottla.errors import ConfigError
+from ottla.types import Endpoint
 
 PLAIN, TLS = "etcd://", "etcds://"
 DEFAULT_PORT = 2379
@@ -12,14 +13,8 @@ DEFAULT_PREFIX = "/ottla"
 _EXAMPLE = "Write etcd://HOST:PORT,HOST:PORT/PREFIX, for example etcd://10.0.0.1:2379,10.0.0.2:2379/ottla."
 
 
-class Member(NamedTuple):
-    """The client address of one member of etcd."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+Member = Endpoint
+"""The client address of one member of etcd."""
 
 
 class EtcdLocation(NamedTuple):

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded import EmbeddedBroker, joined_logs
 from ottla.broker.one_host import settings_of_brokers
 from ottla.checks import unsigned_from_text
 from ottla.clock import SHIFT_FILE_VARIABLE
@@ -122,7 +122,7 @@ class LocalCluster:
     @property
     def log(self) -> str:
         """The logs of all brokers, one after the other."""
-        return "\n".join(f"--- broker {node_id}\n{broker.log}" for node_id, broker in enumerate(self.brokers))
+        return joined_logs(self.brokers)
 
     def kill(self, broker: int) -> None:
         """SIGKILL."""
