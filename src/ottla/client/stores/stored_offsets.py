@@ -1,6 +1,6 @@
 """StoredOffsets: a consumer whose offsets are in an OffsetStore, loaded on assignment and saved by save()."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ottla.client.consumer.positions import FetchState
@@ -36,6 +36,95 @@ class StoredOffsets(RebalanceListener):
         self, consumer: Any, store: OffsetStore, next_listener: Any = None, *, mirror: bool | str = True
     ) -> None:
         self._consumer = consumer
+        self._store = store
+        self._next = next_listener
+        self._progress = _Progress(consumer, store, next_listener, mirror)
+
+    def save(self) -> None:
+        """Saves the position of poll() or the iterator. All records they returned must have been processed."""
+        self._progress.save()
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            run(self._consumer, self._progress.hold(partitions))
+            try:
+                run(self._consumer, self._progress.begin(partitions, self._store.load(partitions)))
+            except BaseException:
+                if self._progress.should_schedule_reload():
+                    self._consumer.commit_async({}, callback=self._reload)
+                raise
+        notify_blocking(self._next, "on_partitions_assigned", partitions)
+
+    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        # Called in poll(), so the records of the poll() before it have been processed.
+        try:
+            if known := self._progress.known_to_next(partitions):
+                notify_blocking(self._next, "on_partitions_revoked", known)
+            self.save()
+        finally:
+            self._progress.forget(partitions)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        # Another member may own them by now, or the records returned may not have been processed.
+        if known := self._progress.note_lost(partitions):
+            notify_blocking(self._next, "on_partitions_lost", known)
+
+    def _reload(self, *_: Any) -> None:
+        if held := self._progress.to_reload():
+            self.on_partitions_assigned(held)
+
+
+class AsyncStoredOffsets(RebalanceListener):
+    """StoredOffsets for an AsyncConsumer. The store is called on the event loop, so it should be fast.
+
+    >>> offsets = AsyncStoredOffsets(consumer, FileOffsetStore("positions.json"))
+    >>> await consumer.subscribe(["prices"], listener=offsets)
+    """
+
+    def __init__(
+        self, consumer: Any, store: OffsetStore, next_listener: Any = None, *, mirror: bool | str = True
+    ) -> None:
+        self._consumer = consumer
+        self._store = store
+        self._next = next_listener
+        self._progress = _Progress(consumer, store, next_listener, mirror)
+
+    def save(self) -> None:
+        """Saves the position of poll() or the iterator. All records they returned must have been processed."""
+        self._progress.save()
+
+    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            await self._progress.hold(partitions)
+            try:
+                await self._progress.begin(partitions, self._store.load(partitions))
+            except BaseException:
+                if self._progress.should_schedule_reload():
+                    await self._consumer.commit_async({}, callback=self._reload)
+                raise
+        await notify(self._next, "on_partitions_assigned", partitions)
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        try:
+            if known := self._progress.known_to_next(partitions):
+                await notify(self._next, "on_partitions_revoked", known)
+            self.save()
+        finally:
+            self._progress.forget(partitions)
+
+    async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        if known := self._progress.note_lost(partitions):
+            await notify(self._next, "on_partitions_lost", known)
+
+    async def _reload(self, *_: Any) -> None:
+        if held := self._progress.to_reload():
+            await self.on_partitions_assigned(held)
+
+
+class _Progress:
+    """What both listeners know about the assigned partitions, and how their offsets get from the store and into it."""
+
+    def __init__(self, consumer: Any, store: OffsetStore, next_listener: Any, mirror: bool | str) -> None:
         self._inner = async_consumer(consumer)
         self._store = store
         self._next = next_listener
@@ -53,7 +142,6 @@ class StoredOffsets(RebalanceListener):
                 store.mirror.add(GroupMirror(consumer))
 
     def save(self) -> None:
-        """Saves the position of poll() or the iterator. All records they returned must have been processed."""
         left_out = self._held | self._lost
         saved = self._saved if self._store.known is None else self._store.known
         moved = {p: at for p, at in consumed(self._inner).items() if p not in left_out and saved.get(p) != at}
@@ -61,49 +149,18 @@ class StoredOffsets(RebalanceListener):
             self._store.save(moved)
             self._saved.update(moved)
 
-    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        if partitions:
-            run(self._consumer, self._hold(partitions))
-            try:
-                for partition, offset in self._store.load(partitions).items():
-                    self._consumer.seek(partition, offset)
-                    self._saved[partition] = offset
-            except BaseException:
-                if self._should_schedule_reload():
-                    self._consumer.commit_async({}, callback=self._reload)
-                raise
-            run(self._consumer, self._release(partitions))
-        notify_blocking(self._next, "on_partitions_assigned", partitions)
-
-    def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        # Called in poll(), so the records of the poll() before it have been processed.
-        try:
-            if known := self._known_to_next(partitions):
-                notify_blocking(self._next, "on_partitions_revoked", known)
-            self.save()
-        finally:
-            self._forget(partitions)
-
-    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        # Another member may own them by now, or the records returned may not have been processed.
-        known = self._note_lost(partitions)
-        if known:
-            notify_blocking(self._next, "on_partitions_lost", known)
-
-    def _reload(self, *_: Any) -> None:
-        self._is_reload_scheduled = False
-        if self._held:
-            self.on_partitions_assigned(sorted(self._held))
-
-    async def _hold(self, partitions: Iterable[TopicPartition]) -> None:
+    async def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """On the loop: stops reading these partitions until their offsets are loaded."""
         for partition in partitions:
             positions_of(self._inner).hold(partition)
             self._held.add(partition)
             self._lost.discard(partition)
 
-    async def _release(self, partitions: Iterable[TopicPartition]) -> None:
-        """On the loop: partitions that are not in the store start as they would without one."""
+    async def begin(self, partitions: Iterable[TopicPartition], offsets: Mapping[TopicPartition, int]) -> None:
+        """On the loop: seeks to the loaded offsets. The other partitions start as they would without a store."""
+        for partition, offset in offsets.items():
+            await self._inner.seek(partition, offset)
+            self._saved[partition] = offset
         positions, group = positions_of(self._inner), find_group(self._inner)
         for partition in partitions:
             state = positions.state(partition)
@@ -115,70 +172,35 @@ class StoredOffsets(RebalanceListener):
             self._held.discard(partition)
         network_of(self._inner).wake()
 
-    def _should_schedule_reload(self) -> bool:
+    def should_schedule_reload(self) -> bool:
         """Whether to schedule another load in the next poll(). False if one is scheduled, or without a group."""
         if self._is_reload_scheduled or find_group(self._inner) is None:
             return False
         self._is_reload_scheduled = True
         return True
 
-    def _known_to_next(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def to_reload(self) -> list[TopicPartition]:
+        """The partitions to load when the scheduled load begins."""
+        self._is_reload_scheduled = False
+        return sorted(self._held)
+
+    def known_to_next(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         return [partition for partition in partitions if partition not in self._held]
 
-    def _note_lost(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def note_lost(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The partitions to report to the next listener.
 
         None after an error of the user, if the listener does not override on_partitions_lost: on_partitions_revoked
         might save the offsets of records that were not processed.
         """
-        known, group = self._known_to_next(partitions), find_group(self._inner)
-        self._forget(partitions)
+        known, group = self.known_to_next(partitions), find_group(self._inner)
+        self.forget(partitions)
         self._lost.update(partitions)
         if group is not None and group.membership.state is MemberState.UNSUBSCRIBED and not has_own_lost(self._next):
             return []
         return known
 
-    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._saved.pop(partition, None)
             self._held.discard(partition)
-
-
-class AsyncStoredOffsets(StoredOffsets):
-    """StoredOffsets for an AsyncConsumer. The store is called on the event loop, so it should be fast.
-
-    >>> offsets = AsyncStoredOffsets(consumer, FileOffsetStore("positions.json"))
-    >>> await consumer.subscribe(["prices"], listener=offsets)
-    """
-
-    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:  # type: ignore[override]
-        if partitions:
-            await self._hold(partitions)
-            try:
-                for partition, offset in self._store.load(partitions).items():
-                    await self._consumer.seek(partition, offset)
-                    self._saved[partition] = offset
-            except BaseException:
-                if self._should_schedule_reload():
-                    await self._consumer.commit_async({}, callback=self._reload)
-                raise
-            await self._release(partitions)
-        await notify(self._next, "on_partitions_assigned", partitions)
-
-    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:  # type: ignore[override]
-        try:
-            if known := self._known_to_next(partitions):
-                await notify(self._next, "on_partitions_revoked", known)
-            self.save()
-        finally:
-            self._forget(partitions)
-
-    async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:  # type: ignore[override]
-        known = self._note_lost(partitions)
-        if known:
-            await notify(self._next, "on_partitions_lost", known)
-
-    async def _reload(self, *_: Any) -> None:  # type: ignore[override]
-        self._is_reload_scheduled = False
-        if self._held:
-            await self.on_partitions_assigned(sorted(self._held))
