@@ -63,6 +63,7 @@ def test_a_paused_server_accepts_connections_and_answers_later() -> None:
     async def serve() -> None:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write((await reader.readline()).upper())
+            writer.close()
 
         await asyncio.start_server(answer, "10.0.0.1", 7000)
 
