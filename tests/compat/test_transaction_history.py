@@ -16,11 +16,14 @@ import pytest
 
 from ottla import Broker, Consumer, ErrorCode, KafkaError, Producer, TransactionAbortable
 from ottla.verify.checker import check
-from ottla.verify.history import FAIL, OK, UNKNOWN, History, Operation, Read, Sent, final_read, partition_name
-from tests.support.waiting import PATIENCE_S, until
+from ottla.verify.history import FAIL, OK, UNKNOWN, History, Operation, Read, Sent, partition_name
+from tests.support.histories import final_read
+from tests.support.waiting import PATIENCE_S, stretched, until
 from tests.support.wire.raw import RawConnection
 from tests.support.wire.raw_transactions import RawTransactions
 
+LIMIT_MS = stretched(5_000)
+"""For a transaction: one that was left open is aborted then."""
 SECONDS = float(os.environ.get("OTTLA_HISTORY_S", "8"))
 WORKERS, PARTITIONS = 4, 3
 QUICK = {
@@ -71,13 +74,13 @@ class Worker(threading.Thread):
             {
                 "bootstrap.servers": self.bootstrap,
                 "transactional.id": f"worker-{self.number}",
-                "transaction.timeout.ms": 5_000,
-                "message.timeout.ms": 5_000,
+                "transaction.timeout.ms": LIMIT_MS,
+                "message.timeout.ms": LIMIT_MS,
                 "linger.ms": 1,
                 **QUICK,
             }
         )
-        producer.init_transactions(10)
+        producer.init_transactions(LIMIT_MS / 500)
         while not self.ending.is_set():
             transaction = Operation(f"worker {self.number}")
             self.history.append(transaction)
@@ -93,18 +96,18 @@ class Worker(threading.Thread):
                             place = (partition_name("t", message.partition()), message.offset())
                             transaction.polled.append(Read(*place, int(message.value())))
             if self.random.random() < 0.2:
-                producer.abort_transaction(10)
+                producer.abort_transaction(LIMIT_MS / 500)
                 transaction.outcome = FAIL
                 continue
             for _ in range(5):
                 try:
-                    producer.commit_transaction(10)
+                    producer.commit_transaction(LIMIT_MS / 500)
                     transaction.outcome = OK
                     break
                 except KafkaException as failure:
                     error = failure.args[0]
                     if error.txn_requires_abort():
-                        producer.abort_transaction(10)
+                        producer.abort_transaction(LIMIT_MS / 500)
                         transaction.outcome = FAIL
                         break
                     if not error.retriable():
@@ -127,8 +130,8 @@ class OwnWorker(Worker):
 
     def _own_instance(self, consumer: Consumer, settings: dict[str, Any]) -> None:
         """A producer until it meets an error that it cannot get over."""
-        own = {"transactional.id": f"worker-{self.number}", "transaction.timeout.ms": 5_000, "linger.ms": 1}
-        own |= {"delivery.timeout.ms": 5_000, "request.timeout.ms": 3_000, "max.block.ms": 10_000}
+        own = {"transactional.id": f"worker-{self.number}", "transaction.timeout.ms": LIMIT_MS, "linger.ms": 1}
+        own |= {"delivery.timeout.ms": LIMIT_MS, "request.timeout.ms": LIMIT_MS * 3 // 5, "max.block.ms": 2 * LIMIT_MS}
         producer = Producer(settings | own)
         try:
             producer.init_transactions()
@@ -174,7 +177,7 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
 
     with RawConnection(bootstrap) as connection:
         looking = RawTransactions(connection, "")
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         # Transactions that were left open time out first.
         for partition in range(PARTITIONS):
             while looking.stable_offset("t", partition) < looking.end_offset("t", partition):

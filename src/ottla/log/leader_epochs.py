@@ -78,10 +78,6 @@ class LeaderEpochCache:
         entry = bisect_right(self._starts, offset) - 1
         return self._epochs[entry] if entry >= 0 else -1
 
-    def start_of(self, epoch: int) -> int | None:
-        entry = bisect_left(self._epochs, epoch)
-        return self._starts[entry] if entry < len(self._epochs) and self._epochs[entry] == epoch else None
-
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
         """The largest known epoch up to `epoch`, and its end offset.
 

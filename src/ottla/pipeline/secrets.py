@@ -13,7 +13,6 @@ from ottla.config import read_properties
 from ottla.errors import ConfigError, OttlaError
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^${}]*)\}")
-SHAPES = "${env:NAME}, ${file:/path} or ${file:/path:name}"
 
 
 class MissingSecret(OttlaError):
@@ -51,7 +50,9 @@ def _value(kind: str, place: str) -> str:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise MissingSecret(f"cannot read {path}: {reason}", "Check the path and the permissions of the file.") from None
+        raise MissingSecret(
+            f"cannot read {path}: {reason}", "Check the path and the permissions of the file."
+        ) from None
     if not name:
         return text.removesuffix("\n").removesuffix("\r")
     try:

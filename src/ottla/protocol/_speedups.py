@@ -35,17 +35,11 @@ def compiled_kernels() -> ModuleType | None:
 
 
 def checksum() -> Callable[..., int]:
-    """CRC-32C as `crc32c(buffer, crc=0)`, native if an implementation is installed."""
+    """CRC-32C as `crc32c(buffer, crc=0)`, native if fastcrc can be loaded."""
     try:
         from fastcrc.crc32 import iscsi
 
         return cast("Callable[..., int]", iscsi)
-    except ImportError:
-        pass
-    try:
-        from crc32c import crc32c
-
-        return cast("Callable[..., int]", crc32c)
     except ImportError:
         return _pure.crc32c
 

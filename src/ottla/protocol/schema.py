@@ -268,10 +268,6 @@ class Message(Struct):
         except TypeError as error:  # a bytes field holds something else
             raise _misfit(self, version, error) from None
 
-    def encode_into(self, out: bytearray, version: int) -> None:
-        """Appends the message's bytes to `out`, which stays as it was if the message does not fit."""
-        out += self.encode(version)
-
     def encode_chunks(self, chunks: list[Buffer], version: int) -> None:
         """Appends the message's bytes in pieces. Records are not copied."""
         try:

@@ -49,7 +49,6 @@ class ReplicaFetchers:
         self.peers = peers
         self.random = random.Random() if rng is None else rng
         self.sender = Sender(manager.broker_id, NO_EPOCH)
-        self.appended_bytes = 0
         self._leaders: dict[int, LeaderFetcher] = {}
         self._leader_of: dict[Replica, int] = {}
 
@@ -264,7 +263,6 @@ class LeaderFetcher:
             followed.failures = 0
             before = replica.log.high_watermark
             if data.records:
-                self._fetchers.appended_bytes += len(data.records)
                 if self._manager.follower_quota.is_limited and is_throttled_follower(replica):
                     self._manager.follower_quota.record(len(data.records), self._manager.monotonic())
                 self.fetches.moved(followed)

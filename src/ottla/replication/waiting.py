@@ -174,10 +174,6 @@ class PartitionWaits:
             place[wait] = None
             wait.places.append(place)
 
-    @property
-    def fetch_count(self) -> int:
-        return sum(map(len, self._fetches))
-
     def has_fetches(self, limit: Limit) -> bool:
         return bool(self._fetches[limit])
 

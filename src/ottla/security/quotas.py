@@ -176,11 +176,6 @@ class ClientQuotas:
     def meter_count(self) -> int:
         return len(self._meters)
 
-    @property
-    def client_count(self) -> int:
-        """Clients whose quotas are cached."""
-        return len(self._limits)
-
     def limits(self, user: str, client_id: str) -> Limits:
         """The quotas of a client."""
         found = self._limits.get((user, client_id))

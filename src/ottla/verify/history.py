@@ -4,7 +4,7 @@ Every record has a unique number as its value. Each operation ends ok, fail (it 
 last operations of a history are the final reads: every partition, from the beginning to the end.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -101,31 +101,9 @@ class History:
                 yield number, operation
 
 
-def final_read(
-    contents: Mapping[str, Sequence[tuple[int, int]]], isolation: str = COMMITTED, client: str = "final"
-) -> Operation:
-    """A final read that found (offset, value) in each partition."""
-    return Operation(
-        client,
-        FINAL,
-        polled=[Read(partition, offset, value) for partition, found in contents.items() for offset, value in found],
-        outcome=OK,
-        isolation=isolation,
-        offsets={partition: found[-1][0] + 1 if found else 0 for partition, found in contents.items()},
-    )
-
-
 def partition_name(topic: str, partition: int) -> str:
     """
     >>> partition_name("orders", 3)
     'orders-3'
     """
     return f"{topic}-{partition}"
-
-
-def topic_of(partition: str) -> str:
-    """
-    >>> topic_of("my-orders-3")
-    'my-orders'
-    """
-    return partition.rpartition("-")[0]

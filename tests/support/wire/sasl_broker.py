@@ -10,6 +10,7 @@ from ottla.protocol.messages.api_versions import ApiVersionsResponse
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.security.sasl import scram_math
 from ottla.security.sasl.scram_math import ClientFinal, ClientFirst, ServerFinal, ServerFirst
+from tests.support.wire.scram_credentials import new_credential
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,7 +133,7 @@ class SaslBroker(asyncio.Protocol):
             return self.more(self.server_first.text.encode())
         assert self.server_first is not None
         final = ClientFinal.parse(token)
-        credential = scram_math.new_credential(mechanism, self.password, SALT, self.iterations)
+        credential = new_credential(mechanism, self.password, SALT, self.iterations)
         signed = scram_math.auth_message(self.first.bare, self.server_first.text, final.without_proof)
         is_right = scram_math.is_proof_of(mechanism, credential.stored_key, signed, final.proof)
         if not self.lies and (not is_right or self.first.name != self.username):

@@ -8,8 +8,9 @@ from ottla.metadata.image import PartitionImage
 from ottla.replication.replica import Replica
 from ottla.testing.cluster_world import ClusterWorld
 from ottla.verify.checker import check
-from ottla.verify.history import UNCOMMITTED, History, final_read, partition_name
+from ottla.verify.history import UNCOMMITTED, History, partition_name
 from tests.support import fresh_load
+from tests.support.histories import final_read
 from tests.support.worlds.cluster_ledger import Ledger, batches_between
 from tests.support.worlds.cluster_load import BOUND, PLAIN, QUICK, Load
 

@@ -27,6 +27,7 @@ from ottla.protocol.schema import Message
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ReplicaManager
+from ottla.replication.waiting import PartitionWaits
 from ottla.security.principal import ANONYMOUS, Principal
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import Endpoint, TopicPartition
@@ -375,3 +376,8 @@ def _topic_config(topic: TopicImage) -> TopicConfig:
 
 async def _begin(replicas: ReplicaManager) -> None:
     replicas.start()
+
+
+def fetch_count(waits: PartitionWaits | None) -> int:
+    """How many fetches wait for records of a partition."""
+    return 0 if waits is None else sum(map(len, waits._fetches))  # noqa: SLF001 (only tests count them)

@@ -12,7 +12,8 @@ from ottla.errors import ConfigError, OttlaError
 from ottla.metadata.records import read_config
 from ottla.metadata.scram_changes import user_key
 from ottla.metadata.sqlite_store import SqliteStore
-from ottla.security.sasl.scram_math import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential, new_credential
+from ottla.security.sasl.scram_math import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential
+from tests.support.wire.scram_credentials import new_credential
 
 
 def test_users_are_written_as_for_kafka_storage() -> None:

@@ -97,8 +97,6 @@ def test_an_epoch_before_the_log_is_not_moved_to_its_start() -> None:
 def test_the_epoch_of_an_offset() -> None:
     assert [cache().epoch_for_offset(offset) for offset in (0, 99, 100, 149, 150, 999)] == [2, 2, 5, 5, 7, 7]
     assert LeaderEpochCache([(3, 10)]).epoch_for_offset(9) == -1
-    assert cache().start_of(5) == 100
-    assert cache().start_of(6) is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 9)), max_size=20))

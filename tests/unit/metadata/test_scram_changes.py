@@ -19,7 +19,8 @@ from ottla.metadata.scram_changes import (
     users_with_credentials,
 )
 from ottla.metadata.store import Change, Entry
-from ottla.security.sasl.scram_math import SCRAM_SHA_256, SCRAM_SHA_512, new_credential, salted_password
+from ottla.security.sasl.scram_math import SCRAM_SHA_256, SCRAM_SHA_512, salted_password
+from tests.support.wire.scram_credentials import new_credential
 
 
 class World:

@@ -234,16 +234,6 @@ def test_records_are_a_view_of_the_received_bytes() -> None:
         assert bytes(records) == b"batcH", "no copy was made"
 
 
-def test_encoding_appends_to_a_buffer_or_leaves_it_unchanged() -> None:
-    out = bytearray(b"before")
-    Sample(name="x").encode_into(out, 1)
-    assert out == b"before" + Sample(name="x").encode(1)
-    before = bytes(out)
-    with pytest.raises(ProtocolError):
-        Wrong(name="x", later="five").encode_into(out, 1)
-    assert out == before
-
-
 @pytest.mark.parametrize(
     "message",
     [Sample(tiny=128), Sample(port=-1), Sample(wide=2**32), Wrong(name=5), Sample(name="\ud800"), Sample(ids=[b"x"]),

@@ -2,6 +2,7 @@
 
 from ottla.errors import ErrorCode
 from ottla.replication.waiting import CommitQueue, CommitWait, FetchWait, Limit, PartitionWaits
+from tests.support.worlds.data_world import fetch_count
 
 
 def waiting(queue: CommitQueue, next_offset: int) -> CommitWait:
@@ -112,7 +113,7 @@ def test_bytes_of_several_partitions_add_up_for_one_fetch() -> None:
         waits.add_fetch(fetch, Limit.HIGH_WATERMARK)
     assert first.grow(Limit.HIGH_WATERMARK, 70) == []
     assert second.grow(Limit.HIGH_WATERMARK, 70) == [fetch]
-    assert first.fetch_count == second.fetch_count == 0
+    assert fetch_count(first) == fetch_count(second) == 0
 
 
 def test_readers_wait_for_the_limit_of_their_isolation_level() -> None:
@@ -143,7 +144,7 @@ def test_a_new_leader_ends_all_waiting_fetches() -> None:
     waits.add_fetch(two, Limit.LAST_STABLE_OFFSET)
     elsewhere.add_fetch(two, Limit.LAST_STABLE_OFFSET)
     assert waits.end_fetches() == [one, two]
-    assert waits.fetch_count == elsewhere.fetch_count == 0
+    assert fetch_count(waits) == fetch_count(elsewhere) == 0
 
 
 def test_a_cancelled_fetch_is_removed() -> None:
@@ -151,5 +152,5 @@ def test_a_cancelled_fetch_is_removed() -> None:
     fetch = FetchWait(1)
     waits.add_fetch(fetch, Limit.LOG_END)
     fetch.leave()
-    assert waits.fetch_count == 0
+    assert fetch_count(waits) == 0
     assert waits.grow(Limit.LOG_END, 9) == []

@@ -22,8 +22,8 @@ from ottla.verify.history import (
     Operation,
     Read,
     Sent,
-    final_read,
 )
+from tests.support.histories import final_read
 
 A, B = "t-0", "t-1"
 

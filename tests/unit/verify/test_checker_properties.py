@@ -23,8 +23,8 @@ from ottla.verify.history import (
     Operation,
     Read,
     Sent,
-    final_read,
 )
+from tests.support.histories import final_read
 
 PARTITIONS = ("t-0", "t-1", "t-2")
 

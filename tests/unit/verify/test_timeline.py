@@ -6,8 +6,9 @@ import pytest
 
 from ottla.verify.anomalies import Anomaly, Kind
 from ottla.verify.checker import check
-from ottla.verify.history import OK, POLL, SEND, UNKNOWN, Fault, History, Operation, Sent, final_read
+from ottla.verify.history import OK, POLL, SEND, UNKNOWN, Fault, History, Operation, Sent
 from ottla.verify.timeline import draw
+from tests.support.histories import final_read
 
 SECOND = 1_000_000
 SVG = "{http://www.w3.org/2000/svg}"

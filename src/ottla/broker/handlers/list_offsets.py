@@ -22,7 +22,6 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.segments.time_search import LargeBatch, TimeSearch
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
-from ottla.protocol.record_batch import MAX_DECOMPRESSED_BYTES
 from ottla.protocol.wire_values import EARLIEST, LATEST, MAX_TIMESTAMP, READ_COMMITTED
 from ottla.replication.replica import Replica
 from ottla.security.resources import Operation, ResourceType
@@ -60,23 +59,22 @@ def list_offsets(
 ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
     asked_for = Counter((topic.name, asked.partition_index) for topic in request.topics for asked in topic.partitions)
     topics = []
-    late: list[tuple[str, Asked, PartitionAnswer, TimeSearch, LargeBatch]] = []
+    late: list[tuple[str, Asked, PartitionAnswer, LargeBatch]] = []
     describable = context.allowed(Operation.DESCRIBE, ResourceType.TOPIC)
     for topic in request.topics:
         answers = []
         for asked in {each.partition_index: each for each in topic.partitions}.values():
             answer = PartitionAnswer(partition_index=asked.partition_index)
-            search = _search_for(asked, context, topic.name)
             try:
                 if describable is not None and not describable[topic.name]:
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 if asked_for[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "the request has the partition more than once")
-                found = _find(request, context, topic.name, asked, search)
+                found = _find(request, context, topic.name, asked, None)
             except KafkaError as error:
                 _fail(answer, error, context, topic.name)
             except LargeBatch as large:
-                late.append((topic.name, asked, answer, search, large))
+                late.append((topic.name, asked, answer, large))
             else:
                 _fill(answer, found, context)
             answers.append(answer)
@@ -88,12 +86,12 @@ def list_offsets(
 async def _find_later(
     request: ListOffsetsRequest,
     response: ListOffsetsResponse,
-    late: list[tuple[str, Asked, PartitionAnswer, TimeSearch, LargeBatch]],
+    late: list[tuple[str, Asked, PartitionAnswer, LargeBatch]],
     context: Context,
 ) -> ListOffsetsResponse:
     """Searches large compressed batches in a thread. The log may change meanwhile, so each search starts again."""
     in_thread = context.services.replicas.late_appends.in_thread
-    for topic, asked, answer, search, first in late:
+    for topic, asked, answer, first in late:
         large: LargeBatch | None = first
         try:
             for _ in range(LARGE_BATCHES_MAX):
@@ -101,7 +99,7 @@ async def _find_later(
                     break
                 await in_thread(large.search)
                 try:
-                    found, large = _find(request, context, topic, asked, search), None
+                    found, large = _find(request, context, topic, asked, large.time_search), None
                 except LargeBatch as another:
                     large = another
             if large is not None:
@@ -111,12 +109,6 @@ async def _find_later(
         else:
             _fill(answer, found, context)
     return response
-
-
-def _search_for(asked: Asked, context: Context, topic: str) -> TimeSearch:
-    replica = context.services.replicas.find(topic, asked.partition_index)
-    limit = MAX_DECOMPRESSED_BYTES if replica is None else replica.log.config.max_decompressed_bytes
-    return TimeSearch(None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp, limit)
 
 
 def _fill(answer: PartitionAnswer, found: Found, context: Context) -> None:
@@ -134,7 +126,8 @@ def _fail(answer: PartitionAnswer, error: KafkaError, context: Context, topic: s
         log.warning("partition %s-%d: ListOffsets by timestamp failed: %s", topic, answer.partition_index, error.detail)
 
 
-def _find(request: ListOffsetsRequest, context: Context, topic: str, asked: Asked, search: TimeSearch) -> Found:
+def _find(request: ListOffsetsRequest, context: Context, topic: str, asked: Asked, search: TimeSearch | None) -> Found:
+    """`search` is what an earlier attempt has found."""
     timestamp = asked.timestamp
     if timestamp < 0 and timestamp not in (LATEST, EARLIEST):
         since = SINCE_VERSION.get(timestamp)
@@ -167,6 +160,8 @@ def _find(request: ListOffsetsRequest, context: Context, topic: str, asked: Aske
         if not is_current:
             raise _not_available(replica)
         return Found(end, -1, replica.leader_epoch)
+    if search is None:
+        search = partition_log.time_search(None if timestamp == MAX_TIMESTAMP else timestamp)
     found = partition_log.search(search, end)
     if found is None:
         if not is_current:

@@ -31,14 +31,14 @@ class LargeBatch(Exception):
 
     def __init__(self, search: "TimeSearch", data: bytes, header: BatchHeader, from_offset: int) -> None:
         super().__init__(f"the batch at offset {header.base_offset} takes long to decompress")
-        self._search = search
+        self.time_search = search
         self._data = data
         self._header = header
         self._from_offset = from_offset
 
     def search(self) -> None:
         """Any thread."""
-        self._search.look_closely(self._data, self._header, self._from_offset)
+        self.time_search.look_closely(self._data, self._header, self._from_offset)
 
 
 class TimeSearch:

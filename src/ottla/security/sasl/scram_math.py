@@ -121,12 +121,6 @@ class ScramCredential(NamedTuple):
         return cls(salt, stored, server, iterations)
 
 
-def new_credential(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> ScramCredential:
-    """Slow, see `salted_password`."""
-    salted = salted_password(mechanism, password, salt, iterations)
-    return ScramCredential.from_salted_password(mechanism, salted, salt, iterations)
-
-
 # Messages
 
 _NAME = r"(?:[^,=\x00]|=2C|=3D)+"

@@ -16,11 +16,11 @@ from ottla.security.sasl.scram_math import (
     client_proof,
     from_base64,
     is_proof_of,
-    new_credential,
     salted_password,
     server_signature,
     to_base64,
 )
+from tests.support.wire.scram_credentials import new_credential
 
 NONCE = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
 CLIENT_FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"

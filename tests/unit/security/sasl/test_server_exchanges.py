@@ -16,7 +16,6 @@ from ottla.security.sasl.scram_math import (
     ServerFirst,
     auth_message,
     client_proof,
-    new_credential,
     salted_password,
     to_base64,
 )
@@ -28,6 +27,7 @@ from ottla.security.sasl.server_exchanges import (
     ScramServer,
     Token,
 )
+from tests.support.wire.scram_credentials import new_credential
 
 USERS = {"alice": "secret", "zoë": "geheim"}
 
