@@ -200,7 +200,9 @@ class CompactionPlan:
         """
         try:
             for path in self._unsynced:
+                self._stop_if_unwanted()
                 self.disk.sync_file(path)
+            self._stop_if_unwanted()
             self.disk.sync_directory(self.directory)
         except FileNotFoundError:
             raise  # A segment was deleted in the meantime.

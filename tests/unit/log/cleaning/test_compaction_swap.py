@@ -93,41 +93,58 @@ def test_a_cancelled_compaction_does_not_claim_success(tmp_path: Path, caplog: p
 
 
 class CancellingDisk(Disk):
-    """Cancels a compaction once it writes its result, and counts syncs from then on."""
+    """Cancels a compaction when it has written and synced so many times, and counts syncs."""
 
     plan: CompactionPlan | None = None
-    syncs = 0
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.syncs_too_late = 0
 
     def append(self, handle: int, buffers: Sequence[Any]) -> int:
-        written = super().append(handle, buffers)
-        if self.plan is not None:
-            self.plan.cancel()
-        return written
+        self._step()
+        return super().append(handle, buffers)
 
     def sync_file(self, path: str) -> None:
-        self.syncs += self.plan is not None
+        self.syncs_too_late += self._step()
         super().sync_file(path)
 
     def sync_directory(self, path: str) -> None:
-        self.syncs += self.plan is not None
+        self.syncs_too_late += self._step()
         super().sync_directory(path)
 
+    def _step(self) -> bool:
+        """Returns whether the compaction was already cancelled."""
+        if self.plan is None:
+            return False
+        self.steps -= 1
+        if self.steps == 0:
+            self.plan.cancel()
+        return self.steps < 0
 
-def test_a_compaction_that_is_cancelled_while_it_runs_waits_for_no_sync(tmp_path: Path) -> None:
-    disk = CancellingDisk()
-    world = compacted(tmp_path, disk=disk)
-    world.append(("a", "1"), ("b", "1"))
-    world.append(("a", "2"))
-    roll(world)
-    world.append(("c", "1"))
-    plan = disk.plan = plan_compaction(world.log, world.now)
-    assert plan is not None
-    plan.run()
-    assert plan.state is CompactionState.CANCELLED
-    assert disk.syncs == 0
-    assert world.names(".cleaned") == []
-    assert not apply_compaction(world.log, plan)
-    assert world.values() == ["1", "1", "2", "1"]
+
+def test_a_compaction_that_is_cancelled_at_any_step_waits_for_no_further_sync(tmp_path: Path) -> None:
+    for steps in range(1, 50):
+        disk = CancellingDisk(steps)
+        world = compacted(tmp_path / str(steps), disk=disk, segment_bytes=200)
+        for number in range(4):
+            world.append(("a", "1" * 90), (f"{number}", "1"))
+            roll(world)
+        world.append(("c", "1"))
+        before = world.values()
+        plan = disk.plan = plan_compaction(world.log, world.now)
+        assert plan is not None
+        plan.run()
+        if disk.steps > 0:
+            break
+        disk.plan = None
+        assert plan.state is CompactionState.CANCELLED
+        assert disk.syncs_too_late == 0, steps
+        assert world.names(".cleaned") == []
+        assert not apply_compaction(world.log, plan)
+        assert world.values() == before
+    assert plan.state is CompactionState.FINISHED
+    assert steps > 10
 
 
 def test_a_plan_runs_once(tmp_path: Path) -> None:
