@@ -136,6 +136,7 @@ def test_a_compaction_that_is_cancelled_at_any_step_waits_for_no_further_sync(tm
         assert plan is not None
         plan.run()
         if disk.steps > 0:
+            assert plan.state is CompactionState.FINISHED
             break
         disk.plan = None
         assert plan.state is CompactionState.CANCELLED
@@ -143,8 +144,7 @@ def test_a_compaction_that_is_cancelled_at_any_step_waits_for_no_further_sync(tm
         assert world.names(".cleaned") == []
         assert not apply_compaction(world.log, plan)
         assert world.values() == before
-    assert plan.state is CompactionState.FINISHED
-    assert steps > 10
+    assert 10 < steps < 49
 
 
 def test_a_plan_runs_once(tmp_path: Path) -> None:
