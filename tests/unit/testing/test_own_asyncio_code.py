@@ -25,6 +25,11 @@ def test_every_public_name_can_be_imported() -> None:
         _ = ottla.testing.Nothing
 
 
+def test_every_public_name_is_documented() -> None:
+    page = PAGE.read_text()
+    assert [name for name in ottla.testing.__all__ if not re.search(rf"\b{name}\b", page)] == []
+
+
 async def start_echo_server(port: int = 0) -> asyncio.Server:
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.read())
