@@ -50,9 +50,9 @@ def test_a_deleted_key_stays_deleted_after_an_earlier_abort(broker: Any, topic: 
 
         transaction(b"k", b"value")
         transaction(b"other", b"aborted", abort=True)
-        eventually(lambda: is_gone(b"other", b"aborted"), timeout_s=30)
+        eventually(lambda: is_gone(b"other", b"aborted"))
         assert (b"k", b"value") in contents(broker.bootstrap, topic, "read_committed")
         transaction(b"k", None)
-        eventually(lambda: is_gone(b"k", None), timeout_s=30)
+        eventually(lambda: is_gone(b"k", None))
         left = contents(broker.bootstrap, topic, "read_committed")
         assert {key for key, _ in left} == {b"roll"}

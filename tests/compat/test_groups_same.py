@@ -61,7 +61,7 @@ class Story:
 
     def member(self, name: str, **more: Any) -> RawMember:
         # The session lasts longer than any script, however slowly it runs.
-        more = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000, **more}
+        more = {"session_timeout_ms": 600_000, "rebalance_timeout_ms": 600_000, **more}
         member = RawMember(self.side.bootstrap, self.group_id, [self.topic], client_id=name, **more)
         self.opened.append(member)
         return member

@@ -14,9 +14,9 @@ from ottla.client.core.model import CommittedOffset
 from ottla.client.group.rebalance_listener import RebalanceListener
 from ottla.clock import monotonic
 from ottla.types import TopicPartition
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, stretched
 
-QUICK = {"session.timeout.ms": 20_000, "heartbeat.interval.ms": 200, "auto.offset.reset": "earliest"}
+QUICK = {"session.timeout.ms": 60_000, "heartbeat.interval.ms": 200, "auto.offset.reset": "earliest"}
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
@@ -231,7 +231,7 @@ def test_a_second_member_under_the_same_instance_id_fences_the_first(broker: Any
 def test_who_does_not_poll_is_put_out_and_comes_back(broker: Any, filled: str) -> None:
     """Spec: B6. `max.poll.interval.ms` is exceeded."""
     diary = Diary()
-    with consumer(broker, filled, max_poll_interval_ms=600, enable_auto_commit=False) as slow:
+    with consumer(broker, filled, max_poll_interval_ms=stretched(600), enable_auto_commit=False) as slow:
         slow.subscribe([filled], listener=diary)
         read(slow, 100)
         with consumer(broker, filled) as quick:
@@ -319,7 +319,7 @@ def test_ottla_and_librdkafka_share_one_group(broker: Any, filled: str, strategy
     theirs = Librdkafka(
         {
             "bootstrap.servers": broker.bootstrap, "group.id": filled, "partition.assignment.strategy": strategy,
-            "auto.offset.reset": "earliest", "session.timeout.ms": 20_000, "heartbeat.interval.ms": 200,
+            "auto.offset.reset": "earliest", "session.timeout.ms": 60_000, "heartbeat.interval.ms": 200,
         }
     )  # fmt: skip
     found: list[int] = []

@@ -13,7 +13,7 @@ import pytest
 from ottla import AsyncAdmin, AsyncConsumer, AsyncProducer, Broker, async_transform
 from ottla.clock import monotonic
 from ottla.types import TopicPartition
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, stretched
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -21,7 +21,7 @@ SETTINGS = {
     "transaction.state.log.num.partitions": 4,
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
 }
-QUICK = {"session.timeout.ms": 10_000, "heartbeat.interval.ms": 300, "auto.offset.reset": "earliest"}
+QUICK = {"session.timeout.ms": stretched(10_000), "heartbeat.interval.ms": 300, "auto.offset.reset": "earliest"}
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
 
@@ -40,7 +40,7 @@ def test_a_broker_that_comes_back_finds_its_groups_as_they_were(tmp_path: Path, 
         at = {"bootstrap.servers": broker.bootstrap}
         async with AsyncAdmin(at) as admin:
             await admin.create_topic("t", partitions=6)
-        lasting = {**QUICK, "session.timeout.ms": 60_000}
+        lasting = {**QUICK, "session.timeout.ms": 600_000}
         members = [AsyncConsumer({**at, **lasting}, group_id="g", client_id=f"m{number}") for number in range(3)]
         found: list[int] = []
         stop = asyncio.Event()
@@ -92,7 +92,12 @@ class Link:
     def join(self) -> None:
         stop = asyncio.Event()
         settings = {"bootstrap.servers": self.bootstrap, "partition.assignment.strategy": self.strategy, **QUICK}
-        settings |= {"max.poll.records": 7, "transaction.timeout.ms": 15_000, "linger.ms": 0, "retry.backoff.ms": 50}
+        settings |= {
+            "max.poll.records": 7,
+            "transaction.timeout.ms": stretched(15_000),
+            "linger.ms": 0,
+            "retry.backoff.ms": 50,
+        }
         copying = async_transform(
             lambda record: record.value, self.source, self.to, group_id=f"to-{self.to}", settings=settings, stop=stop
         )
@@ -165,7 +170,7 @@ async def read(bootstrap: str, topic: str, partitions: int, count: int) -> list[
     async with AsyncConsumer(settings) as consumer:
         await consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
         values: list[int] = []
-        deadline = monotonic() + 120
+        deadline = monotonic() + 2 * PATIENCE_S
         while len(values) < count:
             assert monotonic() < deadline, f"{len(values)} of {count} came through to {topic}"
             values += [int(record.value or b"") for record in await consumer.poll(300)]

@@ -9,7 +9,7 @@ from ottla import Admin, Consumer, ErrorCode, KafkaError, Producer, SnapshotStor
 from ottla.client.transactions.errors import TransactionAbortable, TransactionFatal
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.types import TopicPartition
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, stretched
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_removed_member_is_fenced_by_its_old_member_id(
     with Producer(bootstrap_servers=broker.bootstrap) as writer:
         writer.send(topic, "input", partition=1)
     settings = {"group.id": f"{topic}-group", "auto.offset.reset": "earliest", "enable.auto.commit": False}
-    settings |= {"max.poll.interval.ms": 500, "session.timeout.ms": 6_000}
+    settings |= {"max.poll.interval.ms": stretched(500), "session.timeout.ms": 60_000}
     with Consumer(settings, bootstrap_servers=broker.bootstrap) as slow:
         slow.subscribe([topic])
         eventually(lambda: bool(slow.poll(500)))
@@ -272,7 +272,9 @@ def test_an_empty_prepared_transaction_can_be_committed(
 def test_a_transaction_that_takes_too_long_is_aborted(broker: Any, admin: Admin, topic: str) -> None:
     """The coordinator aborts it. With a new epoch per transaction (KIP-890) its producer can continue."""
     admin.create_topic(topic, partitions=1)
-    with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic, transaction_timeout_ms=3_000) as producer:
+    with Producer(
+        bootstrap_servers=broker.bootstrap, transactional_id=topic, transaction_timeout_ms=stretched(3_000)
+    ) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, "slow", partition=0)

@@ -46,7 +46,7 @@ def test_a_topic_that_appears_causes_one_rebalance(ottla: Target, topic: str, ki
                         f"g-{topic}",
                         [f"^{topic}-.*"],
                         client_id=f"{member.name}-{number}",
-                        session_timeout_ms=20_000,
+                        session_timeout_ms=60_000,
                         metadata_max_age_ms=MAX_AGE_MS,
                     ).start()
                 )

@@ -14,6 +14,7 @@ from ottla.verify.clients.confluent import ConfluentLibrary
 from ottla.verify.clients.own import OwnLibrary
 from ottla.verify.clients.port import ClientLibrary, Received, Trouble
 from ottla.verify.history import COMMITTED
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.support.processes.oracle import Target
@@ -58,11 +59,11 @@ def poll(seconds: float, *members: Member, enough: int = 1_000) -> set[tuple[int
 
 def commit(consumer: Consumer, offsets: list[TopicPartition]) -> None:
     """The coordinator of a new broker may not be ready."""
-    for attempt in range(100):
+    for attempt in range(1000):
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException:
-            if attempt == 99:
+            if attempt == 999:
                 raise
             time.sleep(0.1)
         else:
@@ -81,17 +82,17 @@ def test_members_do_not_start_over_while_a_transaction_holds_their_offsets(
     settings = {"bootstrap.servers": target.bootstrap}
     with Admin(settings) as admin:
         admin.create_topic(topic, partitions=2, replication_factor=1)
-    producer = Producer({**settings, "transactional.id": topic, "log_level": 0})
-    producer.init_transactions(30)
+    producer = Producer({**settings, "transactional.id": topic, "transaction.timeout.ms": 600_000, "log_level": 0})
+    producer.init_transactions(PATIENCE_S)
     producer.begin_transaction()
     for number in range(20):
         producer.produce(topic, b"%d" % number, partition=number % 2)
-    producer.commit_transaction(30)
+    producer.commit_transaction(PATIENCE_S)
     other = Consumer({**settings, "group.id": group})
     commit(other, [TopicPartition(topic, n, 6) for n in range(2)])
     producer.begin_transaction()
     pending = [TopicPartition(topic, n, 8) for n in range(2)]
-    producer.send_offsets_to_transaction(pending, other.consumer_group_metadata(), 30)
+    producer.send_offsets_to_transaction(pending, other.consumer_group_metadata(), PATIENCE_S)
 
     with contextlib.ExitStack() as stack:
         stack.callback(other.close)
@@ -101,6 +102,6 @@ def test_members_do_not_start_over_while_a_transaction_holds_their_offsets(
         second = Member(OwnLibrary(settings), group, topic)
         stack.callback(second.close)
         assert poll(6, first, second) == set()
-        producer.abort_transaction(30)
-        received = poll(60, first, second, enough=8)
+        producer.abort_transaction(PATIENCE_S)
+        received = poll(PATIENCE_S, first, second, enough=8)
         assert received == {(partition, offset) for partition in range(2) for offset in range(6, 10)}

@@ -1,7 +1,7 @@
 """Quotas on Ottla and on Apache Kafka: the same answers, the same pauses, and the same speed of a limited client."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasR
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.record_batch import build_batch
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually, slowness, stretched
 from tests.support.wire.raw import RawConnection, Side, differences
 
 pytestmark = [pytest.mark.oracle, pytest.mark.usefixtures("alone")]
@@ -173,15 +173,29 @@ def fetch(topic: str) -> FetchRequest:
     )
 
 
+def at_the_same_pace(compare: Callable[[str], None]) -> None:
+    """Compares what both brokers say to a client with a new name. Pauses depend on the time between two requests, which
+    differs from one broker to the other on a busy machine: then there are more attempts."""
+    for attempt in range(10):
+        try:
+            compare(f"limited-{attempt}")
+            return
+        except AssertionError:
+            if slowness() < 2 or attempt == 9:
+                raise
+
+
 def test_pauses_are_as_long_as_in_kafka(clean: list[Side]) -> None:
     """Each step is told the same pause, and the next request waits for it."""
 
-    def script(side: Side) -> dict[str, float]:
+    def script(side: Side, name: str) -> dict[str, float]:
         for quota, value in ((P, 50_000.0), (C, 50_000.0)):
-            alter(side, [("client-id", "limited")], {quota: value})
-        time.sleep(0.5)  # Kafka's brokers learn of it a moment later, and there is nothing to ask them
+            alter(side, [("client-id", name)], {quota: value})
+        time.sleep(
+            stretched(500) / 1000
+        )  # Kafka's brokers learn of it a moment later, and there is nothing to ask them
         found: dict[str, float] = {}
-        with RawConnection(side.bootstrap, client_id="limited") as client:
+        with RawConnection(side.bootstrap, client_id=name) as client:
             found["within"] = client.ask(produce(side.topic), 11).throttle_time_ms
             found["above"] = client.ask(produce(side.topic), 11).throttle_time_ms
             begun = time.monotonic()
@@ -193,32 +207,38 @@ def test_pauses_are_as_long_as_in_kafka(clean: list[Side]) -> None:
             assert second.responses == []
         return found
 
-    ours, theirs = (script(side) for side in clean)
-    assert ours["fetched"] == theirs["fetched"] > 0
-    assert theirs["above"] > 500
-    for step in ours:
-        assert ours[step] == pytest.approx(theirs[step], abs=TOLERANCE_MS), step
+    def compare(name: str) -> None:
+        ours, theirs = (script(side, name) for side in clean)
+        assert ours["fetched"] == theirs["fetched"] > 0
+        assert theirs["above"] > 500
+        for step in ours:
+            assert ours[step] == pytest.approx(theirs[step], abs=TOLERANCE_MS), step
+
+    at_the_same_pace(compare)
 
 
 def test_changes_of_topics_are_refused_as_in_kafka(clean: list[Side]) -> None:
-    def script(side: Side) -> Any:
-        alter(side, [("client-id", "limited")], {M: 1.0})
-        time.sleep(0.5)
+    def script(side: Side, name: str) -> Any:
+        alter(side, [("client-id", name)], {M: 1.0})
+        time.sleep(stretched(500) / 1000)
         answers = []
-        with RawConnection(side.bootstrap, client_id="limited") as client:
+        with RawConnection(side.bootstrap, client_id=name) as client:
             for number, version in ((0, 7), (1, 7), (2, 5)):
                 topic = CreateTopicsRequest.CreatableTopic(
-                    name=f"{side.topic}-{number}", num_partitions=13, replication_factor=1
+                    name=f"{side.topic}-{name}-{number}", num_partitions=13, replication_factor=1
                 )
                 response = client.ask(CreateTopicsRequest(topics=[topic], timeout_ms=10_000), version)
                 (result,) = response.topics
                 answers.append((result.error_code, result.error_message, response.throttle_time_ms))
         return answers
 
-    ours, theirs = (script(side) for side in clean)
-    for our, their in zip(ours, theirs, strict=True):
-        assert our[:2] == their[:2]
-        assert our[2] == pytest.approx(their[2], abs=TOLERANCE_MS)
+    def compare(name: str) -> None:
+        ours, theirs = (script(side, name) for side in clean)
+        for our, their in zip(ours, theirs, strict=True):
+            assert our[:2] == their[:2]
+            assert our[2] == pytest.approx(their[2], abs=TOLERANCE_MS)
+
+    at_the_same_pace(compare)
 
 
 class Steady:

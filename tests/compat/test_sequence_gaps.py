@@ -11,7 +11,7 @@ import logging
 import pytest
 
 from ottla import Broker
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually, stretched
 
 
 @pytest.mark.slow
@@ -33,7 +33,7 @@ def test_records_that_expire_during_an_outage_leave_a_gap_that_the_producer_reco
             "bootstrap.servers": broker.bootstrap,
             "enable.idempotence": True,
             "linger.ms": 0,
-            "message.timeout.ms": 3000,
+            "message.timeout.ms": stretched(3_000),
             "topic.metadata.refresh.fast.interval.ms": 20,
             "retry.backoff.ms": 20,
             "reconnect.backoff.ms": 20,

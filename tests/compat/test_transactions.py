@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.clients import ClientError, ForeignClient
 from tests.support.clients.transactions import open_transactional, read_committed
-from tests.support.waiting import eventually, until
+from tests.support.waiting import eventually, stretched, until
 from tests.support.wire.raw import RawConnection
 from tests.support.wire.raw_transactions import RawTransactions
 
@@ -157,7 +157,7 @@ def test_a_second_producer_fences_the_first_and_aborts_what_it_left(
 
 def test_a_transaction_that_takes_too_long_is_aborted(client: Any, broker: Any, created: str, opened: Any) -> None:
     """Spec: E3. The coordinator aborts it, and a new producer can continue."""
-    slow = opened(timeout_ms=5_000)
+    slow = opened(timeout_ms=stretched(5_000))
     slow.init()
     slow.begin()
     slow.send(created, [b"too slow"])

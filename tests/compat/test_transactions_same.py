@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import stretched
 from tests.support.wire.raw import RawConnection, Side
 from tests.support.wire.raw_transactions import RawTransactions
 
@@ -269,8 +270,10 @@ def test_write_txn_markers(on_both: Any) -> None:
 def test_a_transaction_that_takes_too_long(on_both: Any) -> None:
     """Spec: E3. Aborted by the coordinator, its producer fenced."""
 
+    timeout_ms = stretched(3_000)
+
     def story(t: RawTransactions, topic: str) -> Any:
-        outcome = [t.start(timeout_ms=3_000), t.add({topic: [0]}), t.produce(topic)]
+        outcome = [t.start(timeout_ms=timeout_ms), t.add({topic: [0]}), t.produce(topic)]
         outcome += [t.until(lambda: t.describe()[0], "CompleteAbort"), t.describe()]
         outcome += [t.produce(topic, sequence=1), t.produce(topic, sequence=1, version=12)]
         outcome += [t.add({topic: [0]}), t.add({topic: [0]}, 1)]

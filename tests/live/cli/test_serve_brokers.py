@@ -16,10 +16,9 @@ from pathlib import Path
 import pytest
 
 from ottla import Admin
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 SOURCE = str(Path(__file__).parents[3] / "src")
-PATIENCE_S = 60
 
 
 def start(*arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

@@ -23,9 +23,9 @@ from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.record_batch import build_batch, iter_batches, read_records
+from tests.support.waiting import PATIENCE_S
 
 SOURCE = str(Path(__file__).parents[3] / "src")
-PATIENCE_S = 60
 
 
 def start(*arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
@@ -343,7 +343,7 @@ def test_serve_imports_no_library_of_other_commands() -> None:
 
 def test_a_hook_asks_the_broker_whether_it_may_be_stopped(tmp_path: Path) -> None:
     port = free_port()
-    words = [sys.executable, "-m", "ottla", "cluster", "wait-in-sync", "--timeout", "0.2", "--endpoint"]
+    words = [sys.executable, "-m", "ottla", "cluster", "wait-in-sync", "--endpoint"]
 
     def ask(*more: str) -> tuple[int, str, str]:
         asked = subprocess.run(
@@ -352,10 +352,10 @@ def test_a_hook_asks_the_broker_whether_it_may_be_stopped(tmp_path: Path) -> Non
         return asked.returncode, asked.stdout, asked.stderr
 
     with serving("--data", str(tmp_path), "--metrics", f"127.0.0.1:{port}"):
-        assert ask(f"http://127.0.0.1:{port}") == (0, "safe to stop\n", "")
-        status, out, _ = ask(f"http://127.0.0.1:{port}/", "--json")
+        assert ask(f"http://127.0.0.1:{port}", "--timeout", "300") == (0, "safe to stop\n", "")
+        status, out, _ = ask(f"http://127.0.0.1:{port}/", "--json", "--timeout", "300")
         assert (status, '"ok": true' in out) == (0, True)
-    status, _, error = ask(f"http://127.0.0.1:{port}")
+    status, _, error = ask(f"http://127.0.0.1:{port}", "--timeout", "0.2")
     assert (status, "Connection refused" in error) == (1, True)
     status, _, error = ask(f"127.0.0.1:{port}")
     assert (status, "is not a URL (write http://HOST:PORT" in error) == (2, True)

@@ -48,7 +48,7 @@ class World:
             "sasl.mechanism": "PLAIN",
             "sasl.username": user,
             "sasl.password": USERS[user],
-            "default.api.timeout.ms": 30_000,
+            "default.api.timeout.ms": 300_000,
             **{name.replace("_", "."): value for name, value in more.items()},
         }
 

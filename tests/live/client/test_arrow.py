@@ -17,12 +17,12 @@ from ottla.client.consumer.arrow import SCHEMA
 from ottla.client.producer.partitioner import partition_for_key
 from ottla.clock import monotonic
 from ottla.types import TopicPartition
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from ottla.client.core.model import ConsumerRecord
 
 NOW = 1_700_000_000_000
-PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -28,11 +28,11 @@ from ottla import (
 )
 from ottla.assignors import Assignment, Assignor, ClusterMetadata, PartitionAssignor, Subscription
 from ottla.clock import monotonic
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually, slowness
 
 TIMEOUT_MS = 600
-PATIENCE_S = 30.0
-"""Every error is raised within this time, even on a busy machine."""
+LATEST_S = 10.0
+"""Every error is raised within this time."""
 
 
 # --- no broker at the address -------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def listening(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(PATIENCE_S)
     for connection in connections:
         connection.close()
 
@@ -150,7 +150,7 @@ def test_without_a_broker_every_call_names_the_address_in_time(address: tuple[st
         started = monotonic()
         with pytest.raises(KafkaError) as caught:
             ask(client)
-        assert monotonic() - started < PATIENCE_S
+        assert monotonic() - started < LATEST_S * slowness()
     assert at in str(caught.value)
     assert said in str(caught.value) or "within" in str(caught.value), caught.value
 
@@ -173,7 +173,7 @@ def test_tls_is_recognised_by_its_first_bytes() -> None:
 
     with (
         listening(refuse) as at,
-        Admin(bootstrap_servers=at, default_api_timeout_ms=10 * TIMEOUT_MS) as admin,
+        Admin(bootstrap_servers=at, default_api_timeout_ms=300_000) as admin,
         pytest.raises(KafkaError, match="uses TLS, but this client does not"),
     ):
         admin.list_topics()

@@ -10,10 +10,9 @@ import pytest
 
 from ottla import Admin, Consumer, FileOffsetStore, OttlaError, Producer, StoredOffsets, TopicPartition
 from ottla.clock import monotonic
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
-PATIENCE_S = 60
 
 SAVER = """
 import os, sys, time

@@ -86,7 +86,7 @@ def test_no_secret_appears_in_logs_errors_or_reprs(tmp_path: Path, watch: Watch)
                 "ssl.truststore.location": security.authority_file,
                 "ssl.keystore.location": key_file,
                 "ssl.key.password": key_password,
-                "default.api.timeout.ms": "10000",
+                "default.api.timeout.ms": "300000",
             }
             watch.look(broker, broker.config, broker.services, describe(broker.config))
             async with AsyncAdmin(settings) as admin, AsyncProducer(settings) as producer:

@@ -20,7 +20,7 @@ from ottla.spark.sink.errors import LostForGood, LostPart, NotOwner
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.sink.sink import SinkMessage, StreamSink
 from ottla.spark.sink.states import BatchState
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, stretched
 from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 SCHEMA = StructType([StructField("value", StringType())])
@@ -92,7 +92,7 @@ def test_the_outcome_of_a_part_that_the_brokers_have_forgotten_is_not_guessed(to
     would duplicate them.
     """
     settings = {
-        "transactional.id.expiration.ms": 5_000,
+        "transactional.id.expiration.ms": stretched(5_000),
         "transaction.remove.expired.transaction.cleanup.interval.ms": 100,
     }
     with Broker.embedded(settings=settings) as broker:

@@ -20,7 +20,7 @@ from ottla.spark.sink.ledger import Entry
 from ottla.spark.sink.states import BatchState
 from ottla.spark.sink.tasks import Rows, write_exactly_once
 from tests.support.processes.oracle import Target
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, stretched
 from tests.support.worlds.sink_stage import SinkRun, SinkStage
 
 
@@ -205,7 +205,7 @@ def test_a_part_that_timed_out_after_the_decision_is_written_again(topic: str) -
         first = stage.start()
         parts = [first.write(0, task, [f"0-{task}-{row}" for row in range(3)]) for task in (0, 2)]
         # Just long enough for one task to write three rows on any machine.
-        stage.options = replace(patient, kafka={**patient.kafka, "transaction.timeout.ms": "10000"})
+        stage.options = replace(patient, kafka={**patient.kafka, "transaction.timeout.ms": str(stretched(10_000))})
         parts.insert(1, first.write(0, 1, [f"0-1-{row}" for row in range(3)]))
         stage.options = patient
         first.decide(0, *parts)

@@ -59,7 +59,7 @@ class Caller:
         self.head = struct.pack(">ihhih", 10 + len(name), 18, 0, 1, len(name)) + name
         self.socket.sendall(self.head)
 
-    def hears(self, expected: bytes, timeout_s: float = 10) -> bool:
+    def hears(self, expected: bytes, timeout_s: float = PATIENCE_S) -> bool:
         self.socket.settimeout(timeout_s)
         found = b""
         try:
@@ -128,10 +128,10 @@ def test_a_shifted_clock_follows_its_file(tmp_path: Path) -> None:
     file = tmp_path / "shift"
     file.write_bytes(bytes(8))
     clock = shifted_clock(file)
-    assert abs(clock() - time.time() * 1000) < 5_000
+    assert abs(clock() - time.time() * 1000) < 60_000
     with open(file, "r+b") as opened:
         opened.write((-3_600_000).to_bytes(8, "little", signed=True))
-    assert abs(clock() + 3_600_000 - time.time() * 1000) < 5_000
+    assert abs(clock() + 3_600_000 - time.time() * 1000) < 60_000
 
 
 def test_a_process_reads_its_wall_time_through_the_file_that_its_environment_names(tmp_path: Path) -> None:

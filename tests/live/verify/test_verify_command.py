@@ -11,11 +11,12 @@ import pytest
 
 from ottla.child_process import child_environment
 from tests.support.seeds import base_seed
+from tests.support.waiting import PATIENCE_S, stretched
 
 pytestmark = pytest.mark.slow
 
 
-def verify(*words: str, timeout_s: float = 240) -> "subprocess.CompletedProcess[str]":
+def verify(*words: str, timeout_s: float = 3 * PATIENCE_S) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "ottla", "verify", *words]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, check=False, env=child_environment()
@@ -25,7 +26,8 @@ def verify(*words: str, timeout_s: float = 240) -> "subprocess.CompletedProcess[
 def test_a_short_run_finds_nothing_and_its_history_can_be_checked_again(tmp_path: Path) -> None:
     """One broker, all workloads, a few seconds; the longer runs are in the long lane."""
     done = verify(
-        "--cluster", "local:1", "--time", "3s", "--clients", "2", "--seed", "1", "--output", str(tmp_path)
+        "--cluster", "local:1", "--time", f"{stretched(3_000) // 1000}s", "--clients", "2", "--seed", "1",
+        "--output", str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no anomaly found" in done.stdout

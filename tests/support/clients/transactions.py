@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from tests.support.clients import TIMEOUT_S, ClientError, error_name
+from tests.support.waiting import slowness, stretched
 
 
 class TransactionalClient:
@@ -320,18 +321,27 @@ def read_committed(client: Any, bootstrap: str, topic: str, partition: int = 0) 
 
 
 def _read_java(java: Any, bootstrap: str, topic: str, partition: int, end: int) -> list[bytes]:
-    # It stops after `count` records, and control records do not count: the timeout stops it after the last record.
-    records = java.call(
-        "consume",
-        bootstrap,
-        topic=topic,
-        partition=partition,
-        start=0,
-        count=end,
-        timeout_ms=1_500,
-        config={"isolation.level": "read_committed", "auto.offset.reset": "none", "fetch.max.wait.ms": 100},
-    )
-    return [base64.b64decode(record["value"]) for record in records]
+    # It stops after `count` records, and control records do not count: the timeout stops it after the last record. On a
+    # busy machine that may be too early, so a longer look must find the same.
+    def look(timeout_ms: int) -> list[bytes]:
+        records = java.call(
+            "consume",
+            bootstrap,
+            topic=topic,
+            partition=partition,
+            start=0,
+            count=end,
+            timeout_ms=timeout_ms,
+            config={"isolation.level": "read_committed", "auto.offset.reset": "none", "fetch.max.wait.ms": 100},
+        )
+        return [base64.b64decode(record["value"]) for record in records]
+
+    if slowness() < 2:
+        return look(1_500)
+    found, timeout_ms = look(1_500), stretched(3_000)
+    while (again := look(timeout_ms)) != found:
+        found, timeout_ms = again, 2 * timeout_ms
+    return found
 
 
 def _read_confluent(bootstrap: str, topic: str, partition: int) -> list[bytes]:

@@ -413,8 +413,8 @@ SHARED_OVERRIDES = {
 }
 
 
-def keep(address_file: Path, owner_pid: int, start: Callable[[], RealKafka]) -> None:
-    """The keeper: starts Kafka, writes its address, and stays until the owner is gone."""
+def keep(address_file: Path, owner_pid: int, start: Callable[[], RealKafka], **more: object) -> None:
+    """The keeper: starts Kafka, writes its address and `more`, and stays until the owner is gone."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with contextlib.ExitStack() as stack:
         owner = stack.enter_context(_watching(owner_pid))
@@ -424,7 +424,7 @@ def keep(address_file: Path, owner_pid: int, start: Callable[[], RealKafka]) -> 
             _publish(address_file, {"failure": str(failure)})
             return
         broker = stack.enter_context(_watching(kafka.pid))
-        published = {"bootstrap": kafka.bootstrap, "pid": kafka.pid, "keeper": os.getpid(), **kafka.addresses}
+        published = {"bootstrap": kafka.bootstrap, "pid": kafka.pid, "keeper": os.getpid(), **kafka.addresses, **more}
         _publish(address_file, published)
         select.select([owner, broker], [], [])
 

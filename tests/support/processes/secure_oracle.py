@@ -11,7 +11,7 @@ Its listeners, by name (`secure_kafka.addresses[name]` is host:port on localhost
 - `SSL`: TLS; `MTLS`: TLS with a required client certificate
 - `SASL_SSL`, `SASL_PLAINTEXT`: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER (tokens without signature)
 - `EXPIRED`, `ELSEWHERE`: TLS with a certificate that has expired, or that is for another host
-- `BRIEF`: SASL_PLAINTEXT with sessions of 2 seconds (connections.max.reauth.ms, KIP-368)
+- `BRIEF`: SASL_PLAINTEXT with sessions of 2 seconds, longer on a busy machine (connections.max.reauth.ms, KIP-368)
 
 The users ADMIN and ALICE have their password in `PASSWORDS` for PLAIN and SCRAM. The certificates are in
 `secure_kafka.directory`: `ca.pem`, `alice.pem` (key and chain of CN=alice), `stranger.pem` (of another CA,
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from tests.support.certificates import Authority
 from tests.support.processes.oracle import SHARED_OVERRIDES, RealKafka, keep, kept
+from tests.support.waiting import stretched
 
 ADMIN, ALICE = "admin", "alice"
 PASSWORDS = {ADMIN: "admin-s3cr3t", ALICE: "alice-s3cr3t"}
@@ -39,7 +40,8 @@ LISTENERS = {
     "BRIEF": "SASL_PLAINTEXT",
 }
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-SESSION_MS = 2_000
+SESSION_MS = stretched(2_000)
+"""Of the broker that this process starts; the shared one tells its own."""
 _MODULES = "org.apache.kafka.common.security"
 
 
@@ -58,6 +60,8 @@ class SecureKafka(NamedTuple):
     addresses: Mapping[str, str]
     directory: Path
     pid: int
+    session_ms: int = SESSION_MS
+    """Of the listener BRIEF."""
 
     def client_settings(
         self, listener: str, mechanism: str = "", user: str = ALICE, password: str | None = None
@@ -139,9 +143,11 @@ def shared_secure_kafka(directory: Path, owner_pid: int) -> SecureKafka:
     """One secured Kafka per test run, as `shared_kafka`."""
     published = kept(directory, "secure_oracle", owner_pid)
     addresses = {name: published[name] for name in LISTENERS} | {"PLAINTEXT": published["bootstrap"]}
-    return SecureKafka(addresses, directory / "secure_oracle", published["pid"])
+    return SecureKafka(addresses, directory / "secure_oracle", published["pid"], published["session_ms"])
 
 
 if __name__ == "__main__":
     address_file = Path(sys.argv[1])
-    keep(address_file, int(sys.argv[2]), lambda: SecureKafkaProcess(address_file.with_suffix("")))
+    keep(
+        address_file, int(sys.argv[2]), lambda: SecureKafkaProcess(address_file.with_suffix("")), session_ms=SESSION_MS
+    )

@@ -20,8 +20,10 @@ from tests.support.processes.secure_oracle import (
     security_settings,
     write_certificates,
 )
+from tests.support.waiting import stretched
 
-VALID_S = 20.0
+VALID_S = stretched(20_000) / 1000
+"""Long enough for the broker to start."""
 
 
 class SecureOttla(NamedTuple):
