@@ -3,8 +3,8 @@
 .venv/bin/python tools/make_blocking.py
 
 Every public method gets the signature and the docstring of the async one. Its body waits for the async method, or calls
-the function of blocking/by_hand.py that has its name. `tests/live/client/test_generated_files.py` checks that the
-files are current.
+the function of blocking/by_hand.py that has its name, with the class or a base class as prefix.
+`tests/live/client/test_generated_files.py` checks that the files are current.
 """
 
 import ast
@@ -270,7 +270,8 @@ def _method(
     signature = f"    def {name}({ignore}\n        {shown}\n    ) -> {returns}:"
     if "overload" in decorators:
         return f"    @overload\n{signature} ...\n"
-    function = by_hand.get(f"{_snake(target.name)}_{name.strip('_')}")
+    owners = [target.name, *(base.strip() for base in target.bases.split(","))]
+    function = next((f for each in owners if (f := by_hand.get(f"{_snake(each)}_{name.strip('_')}"))), None)
     passed = _passed(arguments)
     if name == "__init__":
         body = target.init.strip("\n").replace("ARGUMENTS", passed)

@@ -15,11 +15,10 @@ from ottla.client.core.arguments import (
     ByPartition,
     OffsetLike,
     Timeout,
-    as_headers,
     as_poll_timeout_ms,
     check_listener,
 )
-from ottla.client.core.interceptors import ProducerRecord, intercept_consume, intercept_send
+from ottla.client.core.interceptors import intercept_consume
 from ottla.client.core.model import Bytes, ConsumerRecord, HeadersLike, RecordMetadata, Records
 from ottla.client.producer.arrow_send import ArrowDelivery
 from ottla.client.producer.speedups import BlockingSender, Delivery
@@ -54,16 +53,9 @@ def producer_send_slowly(
     # timestamp, and if the topic is not known or the buffer is full. Only the last two need the loop.
     producer._calls.check_process()
     inner = producer._async
-    if inner._interceptors:
-        record = ProducerRecord(topic, value, key, partition, timestamp, headers)
-        topic, value, key, partition, timestamp, headers = intercept_send(inner._interceptors, record)
-    try:  # not `with rejections`: it would cost a tenth of a microsecond per record
-        made_headers = as_headers(headers)  # once: they may come from an iterator
-        if partition is None or not inner._is_beyond(topic, partition):
-            delivery = inner._append(topic, value, key, partition, timestamp, made_headers)
-            if delivery is not None:
-                return delivery
-        return producer._call(inner._send_later(topic, value, key, partition, timestamp, made_headers))
+    try:
+        sent = inner._send_or_wait(topic, value, key, partition, timestamp, headers)
+        return sent if isinstance(sent, Delivery) else producer._call(sent)
     except BaseException as error:
         inner._transactional.note_rejected(error)
         raise
@@ -86,9 +78,9 @@ def producer_try_send(
 def producer_send_and_wait(
     producer: "Producer",
     topic: str,
-    value: Bytes,
+    value: Any,
     *,
-    key: Bytes,
+    key: Any,
     partition: int | None,
     timestamp: int | None,
     headers: HeadersLike,
@@ -111,19 +103,6 @@ def serializing_producer_send(
     return BlockingSender.send(
         producer, topic, made_value, key=made_key, partition=partition, timestamp=timestamp, headers=made_headers
     )
-
-
-def serializing_producer_send_and_wait(
-    producer: "SerializingProducer",
-    topic: str,
-    value: Any,
-    *,
-    key: Any,
-    partition: int | None,
-    timestamp: int | None,
-    headers: HeadersLike,
-) -> RecordMetadata:
-    return producer.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers).result()
 
 
 def serializing_producer_try_send(

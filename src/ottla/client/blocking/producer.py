@@ -226,7 +226,7 @@ class SerializingProducer(Producer):
         headers: HeadersLike = None,
     ) -> RecordMetadata:
         """Sends one object and waits until it is stored: RecordMetadata(topic, partition, offset, timestamp)."""
-        return by_hand.serializing_producer_send_and_wait(
+        return by_hand.producer_send_and_wait(
             self, topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers
         )
 

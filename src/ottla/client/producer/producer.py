@@ -148,19 +148,32 @@ class AsyncProducer:
             delivery = self._accumulator.try_append(topic, value, key, partition)
             if delivery is not None:
                 return delivery
-        if self._interceptors:
-            record = ProducerRecord(topic, value, key, partition, timestamp, headers)
-            topic, value, key, partition, timestamp, headers = intercept_send(self._interceptors, record)
         try:  # not `with rejections`: it would cost a tenth of a microsecond per record
-            made_headers = as_headers(headers)  # once: they may come from an iterator
-            if partition is None or not self._is_beyond(topic, partition):
-                delivery = self._append(topic, value, key, partition, timestamp, made_headers)
-                if delivery is not None:
-                    return delivery
-            return await self._send_later(topic, value, key, partition, timestamp, made_headers)
+            sent = self._send_or_wait(topic, value, key, partition, timestamp, headers)
+            return sent if isinstance(sent, Delivery) else await sent
         except BaseException as error:
             self._transactional.note_rejected(error)
             raise
+
+    def _send_or_wait(
+        self,
+        topic: str,
+        value: Bytes,
+        key: Bytes,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeadersLike,
+    ) -> Delivery | Coroutine[Any, Any, Delivery]:
+        """Queues a record in any thread. Returns its Delivery, or a coroutine for the loop if that has to wait."""
+        if self._interceptors:
+            record = ProducerRecord(topic, value, key, partition, timestamp, headers)
+            topic, value, key, partition, timestamp, headers = intercept_send(self._interceptors, record)
+        made_headers = as_headers(headers)  # once: they may come from an iterator
+        if partition is None or not self._is_beyond(topic, partition):
+            delivery = self._append(topic, value, key, partition, timestamp, made_headers)
+            if delivery is not None:
+                return delivery
+        return self._send_later(topic, value, key, partition, timestamp, made_headers)
 
     async def _send_later(
         self,

@@ -117,9 +117,9 @@ class AsyncSerializingProducer(AsyncProducer):
         headers: HeadersLike = None,
     ) -> RecordMetadata:
         """Sends one object and waits until it is stored: RecordMetadata(topic, partition, offset, timestamp)."""
-        sent = await self.send(topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers)
-        stored: RecordMetadata = await sent
-        return stored
+        return await super().send_and_wait(
+            topic, value, key=key, partition=partition, timestamp=timestamp, headers=headers
+        )
 
     def try_send(
         self,
