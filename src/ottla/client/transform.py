@@ -5,9 +5,9 @@ import enum
 import inspect
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ottla.client.blocking.loop import loop_thread
 from ottla.client.consumer.consumer import AsyncConsumer
@@ -23,6 +23,8 @@ from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import settings_of, unknown_setting
 from ottla.errors import ArgumentError, ConfigError, ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
+
+T = TypeVar("T")
 
 log = logging.getLogger("ottla.client")
 
@@ -143,29 +145,14 @@ def transform(
     """
     callers = CallersThread()
 
-    def apply(records: list[ConsumerRecord]) -> Batch:
-        return [(record, _outputs(record, one(record))) for record in records]
-
-    def one(record: ConsumerRecord) -> Any:
-        try:
-            return _whole(function(record))
-        except Exception as error:
-            failure = error
-        try:
-            if on_error is not None:
-                return handling.handled(_whole(on_error(record, failure)))
-        except Exception as error:
-            failure = error
-        return handling.give_up(record, failure)
-
-    async def apply_there(records: list[ConsumerRecord]) -> Batch:
-        batch: Batch = await callers.run(apply, records)
+    async def apply(records: list[ConsumerRecord]) -> Batch:
+        batch: Batch = await callers.run(lambda: _without_waiting(users.apply(records)))
         return batch
 
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
-    handling = _Handling(work.done, on_error, dead_letters)
+    users = _UserFunctions(work.done, function, on_error, dead_letters, may_be_async=False)
     try:
-        return loop_thread.call(work.run(apply_there, stop, until_end), callers)
+        return loop_thread.call(work.run(apply, stop, until_end), callers)
     except BaseException:
         if work.is_running:  # after Ctrl-C it still aborts the transaction and leaves the group
             loop_thread.call(work.until_cleaned_up())
@@ -188,48 +175,65 @@ async def async_transform(
     **keywords: Any,
 ) -> Transformed:
     """As transform(); `function` may be a coroutine function, and `stop` an asyncio.Event."""
-
-    async def apply(records: list[ConsumerRecord]) -> Batch:
-        return [(record, _outputs(record, await one(record))) for record in records]
-
-    async def one(record: ConsumerRecord) -> Any:
-        try:
-            return _whole(await _awaited(function(record)))
-        except Exception as error:
-            failure = error
-        try:
-            if on_error is not None:
-                return handling.handled(_whole(await _awaited(on_error(record, failure))))
-        except Exception as error:
-            failure = error
-        return handling.give_up(record, failure)
-
     work = _Work(source, to, group_id, guarantee, settings, keywords, transactional_id)
-    handling = _Handling(work.done, on_error, dead_letters)
-    return await work.run(apply, stop, until_end)
+    users = _UserFunctions(work.done, function, on_error, dead_letters, may_be_async=True)
+    return await work.run(users.apply, stop, until_end)
 
 
-class _Handling:
-    """What happens to a record that the function failed on."""
+class _UserFunctions:
+    """Calls the user's functions, and handles the records that they fail on."""
 
-    def __init__(self, done: Transformed, on_error: Any, dead_letters: str | None) -> None:
+    def __init__(
+        self,
+        done: Transformed,
+        function: AsyncFunction,
+        on_error: AsyncOnError | None,
+        dead_letters: str | None,
+        *,
+        may_be_async: bool,
+    ) -> None:
         check_callable(on_error, "on_error", "It is called with the record and the error.")
         if dead_letters is not None:
             check_topic(dead_letters)
         self._done = done
+        self._function = function
+        self._on_error = on_error
         self._dead_letters = dead_letters
+        self._may_be_async = may_be_async
 
-    def handled(self, result: Any) -> Any:
+    async def apply(self, records: list[ConsumerRecord]) -> Batch:
+        """Waits only for functions that are async, and therefore never if they may not be."""
+        return [(record, _outputs(record, await self._one(record))) for record in records]
+
+    async def _one(self, record: ConsumerRecord) -> Any:
+        try:
+            return await self._whole(self._function(record))
+        except Exception as error:
+            failure = error
+        try:
+            if self._on_error is not None:
+                return self._handled(await self._whole(self._on_error(record, failure)))
+        except Exception as error:
+            failure = error
+        return self._give_up(record, failure)
+
+    async def _whole(self, result: Any) -> Any:
+        """The result of a function. A generator runs here, so that its errors count as those of the function."""
+        if self._may_be_async and inspect.isawaitable(result):
+            result = await result
+        return list(result) if inspect.isgenerator(result) else result
+
+    def _handled(self, result: Any) -> Any:
         self._done.errors += 1
         return result
 
-    def give_up(self, record: ConsumerRecord, error: Exception) -> Any:
+    def _give_up(self, record: ConsumerRecord, error: Exception) -> Any:
         """Returns a dead letter, or raises the error with a note about the record."""
         if self._dead_letters is None:
             error.add_note(_place(record))
             raise error
         log.warning("%s: %s: %s; sent to %s", _place(record), type(error).__name__, error, self._dead_letters)
-        return self.handled(dead_letter(record, error, self._dead_letters))
+        return self._handled(dead_letter(record, error, self._dead_letters))
 
 
 class _Work:
@@ -417,13 +421,14 @@ class _Work:
 # --- helpers ----------------------------------------------------------------------------------------------------
 
 
-def _whole(result: Any) -> Any:
-    """The result of the user's function. A generator runs here, so that its errors count as those of the function."""
-    return list(result) if inspect.isgenerator(result) else result
-
-
-async def _awaited(result: Any) -> Any:
-    return await result if inspect.isawaitable(result) else result
+def _without_waiting(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine that never waits, without an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    raise AssertionError("the coroutine waits")
 
 
 def _place(record: ConsumerRecord) -> str:
