@@ -16,6 +16,7 @@ from ottla.cli.copy.topics import prepare
 from ottla.cli.output import CommandError
 from ottla.client.admin.admin import AsyncAdmin
 from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.lag import record_lag
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.producer.arrow_send import StoredRows
 from ottla.client.producer.producer import AsyncProducer
@@ -223,7 +224,7 @@ class Copier:
     async def _is_done(self, consumer: AsyncConsumer) -> bool:
         left = 0
         for partition, end in self._ends.items():
-            left += max(0, end - await consumer.position(partition))
+            left += record_lag(await consumer.position(partition), end)
         self.status.left = left
         return left == 0
 

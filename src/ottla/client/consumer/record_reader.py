@@ -13,6 +13,7 @@ from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.subscription import Kind, Subscription
 from ottla.client.core.arguments import Timeout, as_poll_timeout_ms, check_max_records
 from ottla.client.core.interceptors import ConsumerInterceptor, intercept_consume
+from ottla.client.core.lag import record_lag
 from ottla.client.core.model import Records
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
@@ -208,7 +209,7 @@ class RecordReader:
         """The lag of each partition whose position and end are known."""
         states, committed_only = self._positions.states, self._config.isolation_level == "read_committed"
         ends = {p: s.last_stable_offset if committed_only else s.high_watermark for p, s in states.items()}
-        return {p: max(0, ends[p] - at) for p, at in self.consumed().items() if ends[p] >= 0}
+        return {p: record_lag(at, ends[p]) for p, at in self.consumed().items() if ends[p] >= 0}
 
     # --- interruptions ------------------------------------------------------------------------------------
 

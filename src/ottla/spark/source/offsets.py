@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ottla.checks import whole_number
+from ottla.client.core.lag import record_lag
 from ottla.errors import OttlaError
 from ottla.types import TopicPartition
 
@@ -237,7 +238,7 @@ def waiting(start: SourceOffset, found: Found) -> int:
     """How many offsets wait to be read."""
     started, _ = where_it_begins(start, found)
     return sum(
-        max(0, latest - started.get(partition, start.positions.get(partition, 0)))
+        record_lag(started.get(partition, start.positions.get(partition)), latest)
         for partition, latest in found.latest.items()
     )
 
