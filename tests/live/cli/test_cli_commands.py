@@ -399,6 +399,7 @@ def test_settings_are_shown_changed_and_reset(run: Run, topic: str) -> None:
     [
         (("describe", "broker", "99"), 2, "ottla: broker 99 does not exist"),
         (("describe", "broker", "first"), 2, "ottla: 'first' is not a broker id"),
+        (("describe", "broker", "²"), 2, "ottla: '²' is not a broker id"),
         (("describe", "table", "x"), 2, "ottla: invalid value for 'KIND'"),
         (("alter", "broker", "0"), 2, "ottla: nothing to change (pass --set NAME=VALUE or --reset NAME)"),
         (("alter", "broker", "0", "--set", "x"), 2, "ottla: --set x has no '='"),
