@@ -73,7 +73,10 @@ def test_config_resources_are_listed_and_described(admin: Admin, place: TopicPar
 
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
-    [("topics", "t", "'topics' is not a kind of config resource"), ("broker", "one", "'one' is not the id of a broker")],
+    [
+        ("topics", "t", "'topics' is not a kind of config resource"),
+        ("broker", "one", "'one' is not the id of a broker"),
+    ],
 )
 def test_configs_of_unknown_resources_are_refused(admin: Admin, kind: str, name: str, said: str) -> None:
     with pytest.raises(OttlaError, match=said):
@@ -114,6 +117,6 @@ def test_log_directories_list_the_size_of_every_replica(admin: Admin, broker: An
     assert sizes[place] > 10_000
     assert directory.total_bytes > directory.usable_bytes > 0
     for ask in (lambda: admin.describe_log_dirs([99]), lambda: admin.describe_features(99)):
-        with pytest.raises(KafkaError, match="there is no broker 99 .the brokers are") as caught:
+        with pytest.raises(KafkaError, match=r"there is no broker 99 .the brokers are") as caught:
             ask()
         assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE

@@ -21,9 +21,9 @@ _started = time.monotonic() - time.process_time()
 
 
 def patience_s() -> int:
-    """As many times STUCK_S as the start took longer than its processor time, for a start that had to wait for it."""
+    """STUCK_S, and more if the start of this process took much longer than its processor time."""
     slowness = (time.monotonic() - _started) / max(time.process_time(), 0.01)
-    return int(STUCK_S * min(max(1.0, slowness), 25.0))
+    return int(STUCK_S * min(max(1.0, slowness / 2), 25.0))
 
 
 def main(words: list[str]) -> None:
