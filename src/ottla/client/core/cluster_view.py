@@ -7,7 +7,7 @@ from ottla.client.core.arguments import check_topic
 from ottla.client.core.model import Node, PartitionDescription, TopicDescription
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.backoff import Backoff
+from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.types import ZERO_UUID, TopicPartition
@@ -77,8 +77,7 @@ class ClusterView:
         self._update_wanted = True
         self._in_flight = False
         self._refreshed_at: int | None = None
-        self._retry_at = 0
-        self._failures = 0
+        self._retry = Retry(backoff, jitter)
         self._unknown = 0
         """How many responses in a row had an unknown topic."""
 
@@ -107,8 +106,8 @@ class ClusterView:
             check_topic(topic)  # an invalid name would make the request fail for all topics
             self._update_wanted = True
             self._unknown = 0
-            if not self._failures:
-                self._retry_at = now  # the backoff is for repeating the same request
+            if not self._retry.failures:
+                self._retry.at = now  # the backoff is for repeating the same request
         self._wanted[topic] = now
 
     def keep_only(self, topics: Iterable[str], now: int) -> None:
@@ -144,7 +143,7 @@ class ClusterView:
         due_at = 0 if self._refreshed_at is None else self._refreshed_at + self.max_age_ms
         if self._update_wanted:
             due_at = 0
-        due_at = max(due_at, self._retry_at)
+        due_at = max(due_at, self._retry.at)
         if now < due_at:
             return Poll(wake_at=due_at)
         self._in_flight, self._update_wanted = True, False
@@ -175,7 +174,7 @@ class ClusterView:
             self.on_failure(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the broker has no metadata yet"), now)
             return
         self._refreshed_at = now
-        self._failures = 0
+        self._retry.succeeded()
         self.last_error = None
         self.version += 1
         self.cluster_id = response.cluster_id or ""
@@ -193,16 +192,15 @@ class ClusterView:
             # A broker creates a topic in a few milliseconds, but responds before that.
             delay_ms = min(delay_ms, NEW_TOPIC_RETRY_MS << min(self._unknown, 20))
             self._unknown += 1
-        self._retry_at = now + delay_ms
+        self._retry.at = now + delay_ms
         if not self._wanted.keys() <= set(asked):
-            self._retry_at = now  # topics were added after the request was sent
+            self._retry.at = now  # topics were added after the request was sent
 
     def on_failure(self, error: KafkaError, now: int) -> None:
         self._in_flight = False
         self._update_wanted = True
-        self._failures += 1
         self.last_error = error
-        self._retry_at = now + self.backoff.delay_ms(self._failures, self._jitter())
+        self._retry.failed(now)
 
     # --- reading responses ----------------------------------------------------------------------------------------
 

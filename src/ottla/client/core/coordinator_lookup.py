@@ -6,7 +6,7 @@ from typing import Any
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.backoff import Backoff
+from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 
@@ -42,13 +42,10 @@ class CoordinatorFinder:
         self.errors: list[Exception] = []
         """Errors that poll() has to raise to the user."""
         self._view = view
-        self._backoff = backoff
-        self._jitter = jitter
         self._node_id: int | None = None
         self._wanted = False
         self._in_flight = False
-        self._retry_at = 0
-        self._failures = 0
+        self._retry = Retry(backoff, jitter)
 
     def find(self) -> int | None:
         """The coordinator's node id. If None, the lookup starts or is in progress."""
@@ -65,11 +62,16 @@ class CoordinatorFinder:
         if error in MOVED and node_id in (None, self._node_id):
             self._node_id = None
 
+    def note_failure(self, error: KafkaError, node_id: int) -> None:
+        """Forgets the coordinator `node_id` if a request to it got no response."""
+        if error.retriable:
+            self.note(ErrorCode.NETWORK_EXCEPTION, node_id)
+
     def poll(self, now: int) -> Poll:
         if not self._wanted or self._in_flight or self._node_id is not None:
             return Poll()
-        if now < self._retry_at:
-            return Poll(wake_at=self._retry_at)
+        if not self._retry.is_due(now):
+            return Poll(wake_at=self._retry.at)
         self._in_flight = True
 
         def build(version: int) -> FindCoordinatorRequest:
@@ -85,15 +87,14 @@ class CoordinatorFinder:
             self._on_failure(KafkaError(error, detail), now)
             return
         self._in_flight = self._wanted = False
-        self._failures = 0
+        self._retry.succeeded()
         self._node_id = answer.node_id
         # Back off, in case a coordinator is found and fails immediately.
-        self._retry_at = now + self._backoff.delay_ms(1, self._jitter())
+        self._retry.pause(now)
 
     def _on_failure(self, error: KafkaError, now: int) -> None:
         self._in_flight = False
-        self._failures += 1
-        self._retry_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+        self._retry.failed(now)
         if not error.retriable:
             self._wanted = False
             self.errors.append(error)

@@ -16,7 +16,7 @@ from ottla.client.core.polling import Poll, Request
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.protocol import offset_commit_request, offset_fetch_request
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.backoff import Backoff
+from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
 
@@ -179,8 +179,8 @@ class Commits:
 
         def failed(error: KafkaError, now: int) -> None:
             self._in_flight = False
+            self._coordinator.note_failure(error, node_id)
             if error.retriable:
-                self._coordinator.note(ErrorCode.NETWORK_EXCEPTION, node_id)
                 self._try_again(commit, error, now)
             else:
                 self._finish(commit, error)
@@ -268,11 +268,8 @@ class CommittedLookup:
         self._config = config
         self._positions = positions
         self._coordinator = coordinator
-        self._backoff = backoff
-        self._jitter = jitter
         self._in_flight = False
-        self._retry_at = 0
-        self._failures = 0
+        self._retry = Retry(backoff, jitter)
 
     def begin(self, partition: TopicPartition) -> None:
         """Starts the lookup for a partition."""
@@ -289,8 +286,8 @@ class CommittedLookup:
         }
         if not seek_ids:
             return poll
-        if now < self._retry_at:
-            poll.wake_by(self._retry_at)
+        if not self._retry.is_due(now):
+            poll.wake_by(self._retry.at)
             return poll
         node_id = self._coordinator.find()
         if node_id is None:
@@ -303,8 +300,7 @@ class CommittedLookup:
 
         def failed(error: KafkaError, now: int) -> None:
             self._in_flight = False
-            if error.retriable:
-                self._coordinator.note(ErrorCode.NETWORK_EXCEPTION, node_id)
+            self._coordinator.note_failure(error, node_id)
             self._failed(error, now)
 
         build = offset_fetch_request(self._config, seek_ids)
@@ -343,7 +339,7 @@ class CommittedLookup:
         if failure is not None:
             self._failed(failure, now)
         else:
-            self._failures = 0
+            self._retry.succeeded()
 
     def _begin_without(self, partition: TopicPartition, state: PartitionState) -> None:
         self._positions.reset(partition, state)
@@ -358,7 +354,6 @@ class CommittedLookup:
         return state if state.fetch_state is FetchState.AWAIT_COMMITTED else None
 
     def _failed(self, error: KafkaError, now: int) -> None:
-        self._failures += 1
-        self._retry_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+        self._retry.failed(now)
         if not error.retriable and not self._positions.errors:
             self._positions.errors.append(error)

@@ -26,7 +26,7 @@ from ottla.client.group.protocol import (
     sync_request,
 )
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.net.backoff import Backoff
+from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import TopicPartition
@@ -87,8 +87,7 @@ class Membership:
         """Changes when the member leaves or is removed. A response to an earlier request is then stale."""
         self._in_flight = False
         self._heartbeat_in_flight = False
-        self._retry_at = 0
-        self._failures = 0
+        self._retry = Retry(backoff, jitter)
         self._heartbeat_at = 0
         self._polled_at = 0
         self._rejoin_wanted = False
@@ -150,7 +149,7 @@ class Membership:
     def prepared(self, owned: Iterable[TopicPartition], now: int) -> None:
         """poll() has revoked what had to be revoked; `owned` is what it keeps."""
         self.owned = sorted(owned)
-        self._retry_at = 0
+        self._retry.at = 0
         self._move(MemberState.JOINING)
 
     def taken(self, owned: Iterable[TopicPartition], *, has_revoked: bool, now: int) -> None:
@@ -244,8 +243,8 @@ class Membership:
     def _join(self, now: int, poll: Poll) -> None:
         if self._in_flight:
             return
-        if now < self._retry_at:
-            poll.wake_by(self._retry_at)
+        if not self._retry.is_due(now):
+            poll.wake_by(self._retry.at)
             return
         node_id = self._coordinator.find()
         if node_id is None or not self._knows_latest_topics(now):
@@ -282,7 +281,7 @@ class Membership:
                 error = ErrorCode(response.error_code)
                 self._coordinator.note(error, node_id)
                 if error == ErrorCode.NONE:
-                    self._failures = 0
+                    self._retry.succeeded()
                     on_response(response, version, now)
                 elif error == ErrorCode.MEMBER_ID_REQUIRED:
                     self.member_id = response.member_id  # join again with this id (KIP-394)
@@ -292,8 +291,7 @@ class Membership:
         def failed(error: KafkaError, now: int) -> None:
             if membership_id == self._membership_id:
                 self._in_flight = False
-                if error.retriable:
-                    self._coordinator.note(ErrorCode.NETWORK_EXCEPTION, node_id)
+                self._coordinator.note_failure(error, node_id)
                 self._on_refused(error, now)
 
         timeout_ms = max(self._config.request_timeout_ms, self._config.max_poll_interval_ms + 5_000)
@@ -438,8 +436,7 @@ class Membership:
             self._move(MemberState.JOINING)
             if code == ErrorCode.REBALANCE_IN_PROGRESS:
                 return
-        self._failures += 1
-        self._retry_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+        self._retry.failed(now)
         if not error.retriable and code != ErrorCode.REBALANCE_IN_PROGRESS and not self.errors:
             self.errors.append(error)
 
@@ -450,7 +447,7 @@ class Membership:
         if self.state is MemberState.SYNCING:
             self._move(MemberState.PREPARING)
         else:
-            self._retry_at = now + self._backoff.max_ms
+            self._retry.at = now + self._backoff.max_ms
 
     def _lose(self, error: ErrorCode, reason: str) -> None:
         """The member was removed from the group: its partitions may belong to others already."""
@@ -478,7 +475,7 @@ class Membership:
         self._subscriptions = {}
         self._counts = {}
         self._rejoin_wanted = False
-        self._retry_at = self._failures = 0
+        self._retry.reset()
         if not keeps_member_id:
             self.member_id = ""
 

@@ -14,7 +14,7 @@ from ottla.client.transactions.errors import judge_produce
 from ottla.client.transactions.requests import CONCURRENT_BACKOFF_MS
 from ottla.client.transactions.state import State
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.backoff import Backoff
+from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.protocol.compression import Codec
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -113,10 +113,9 @@ class Sender:
         """For the metrics. Updated once per batch."""
         self._is_abandoned = False
         self._asking_producer_id = False
-        self._producer_id_retry_at = 0
+        self._producer_id_retry = Retry(backoff, jitter)
         self._look_at = 0
         """When leaders that fail are looked up again."""
-        self._producer_id_failures = 0
 
     @property
     def is_writing(self) -> bool:
@@ -417,8 +416,8 @@ class Sender:
     def _ask_producer_id(self, now: int, poll: Poll) -> None:
         if self._asking_producer_id:
             return
-        if now < self._producer_id_retry_at:
-            poll.wake_by(self._producer_id_retry_at)
+        if not self._producer_id_retry.is_due(now):
+            poll.wake_by(self._producer_id_retry.at)
             return
         self._asking_producer_id = True
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0x7FFFFFFF)
@@ -439,14 +438,13 @@ class Sender:
             self._on_no_producer_id(KafkaError(code, "requesting a producer id"), now)
             return
         self._asking_producer_id = False
-        self._producer_id_failures = 0
+        self._producer_id_retry.succeeded()
         assert self._idempotence is not None
         self._idempotence.set_producer_id(response.producer_id, response.producer_epoch)
 
     def _on_no_producer_id(self, error: KafkaError, now: int) -> None:
         self._asking_producer_id = False
-        self._producer_id_failures += 1
-        self._producer_id_retry_at = now + self._backoff.delay_ms(self._producer_id_failures, self._jitter())
+        self._producer_id_retry.failed(now)
         if not error.retriable:
             self._become_fatal(error)
 

@@ -14,7 +14,7 @@ from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.commits import Commits
 from ottla.client.group.protocol import offset_fetch_request
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.backoff import Backoff
+from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
 
@@ -51,14 +51,11 @@ class Mirroring:
             backoff=backoff,
             jitter=jitter,
         )
-        self._backoff = backoff
-        self._jitter = jitter
         self._waiting: dict[TopicPartition, CommittedOffset] = {}
         self._ours: set[TopicPartition] = set()
         """Partitions that have a mirrored offset in the group, or none."""
         self._in_flight = False
-        self._retry_at = 0
-        self._failures = 0
+        self._retry = Retry(backoff, jitter)
 
     @property
     def deciders(self) -> Iterable[Decider]:
@@ -101,8 +98,8 @@ class Mirroring:
 
     def _look(self, partitions: Iterable[TopicPartition], now: int, poll: Poll) -> None:
         """Reads the offsets that the group has for these partitions."""
-        if now < self._retry_at:
-            poll.wake_by(self._retry_at)
+        if not self._retry.is_due(now):
+            poll.wake_by(self._retry.at)
             return
         node_id = self._coordinator.find()
         if node_id is None:
@@ -120,7 +117,7 @@ class Mirroring:
                 self._coordinator.note(error, node_id)
                 self._failed(KafkaError(error, "reading its offsets"), now)
                 return
-            self._failures = 0
+            self._retry.succeeded()
             foreign = [name for name, part in results if part.committed_offset >= 0 and part.metadata != MARK]
             if foreign:
                 self._refuse(f"it has offsets that were not mirrored, for {foreign[0]}")
@@ -128,8 +125,7 @@ class Mirroring:
 
         def failed(error: KafkaError, now: int) -> None:
             self._in_flight = False
-            if error.retriable:
-                self._coordinator.note(ErrorCode.NETWORK_EXCEPTION, node_id)
+            self._coordinator.note_failure(error, node_id)
             self._failed(error, now)
 
         build = offset_fetch_request(self._config, asked)
@@ -138,8 +134,7 @@ class Mirroring:
         )
 
     def _failed(self, error: KafkaError, now: int) -> None:
-        self._failures += 1
-        self._retry_at = now + self._backoff.delay_ms(self._failures, self._jitter())
+        self._retry.failed(now)
         if not error.retriable:
             self._refuse(str(error))
 

@@ -35,7 +35,7 @@ from ottla.client.transactions.state import (
     State,
 )
 from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
-from ottla.net.backoff import Backoff
+from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
 
@@ -76,7 +76,6 @@ class TransactionManager:
         self._use_producer_id = use_producer_id
         self._on_change = on_change
         self._backoff = backoff
-        self._jitter = jitter
         self._adds_implicitly = False
         """Writing to a partition adds it to the transaction (transaction.version 2, KIP-890)."""
         self._is_started = False
@@ -95,8 +94,7 @@ class TransactionManager:
         self._keep_prepared = False
         self._coordinators = Coordinators()
         self._is_waiting = False
-        self._retry_at = 0
-        self._failures = 0
+        self._retry = Retry(backoff, jitter)
 
     # --- called by the user -------------------------------------------------------------------------------
 
@@ -231,8 +229,8 @@ class TransactionManager:
         self._open_time.note(now, is_started=self._is_started)
         if self._is_waiting or self.state in (State.UNINITIALIZED, State.READY, State.PREPARED, State.FATAL_ERROR):
             return poll
-        if now < self._retry_at:
-            poll.wake_by(self._retry_at)
+        if not self._retry.is_due(now):
+            poll.wake_by(self._retry.at)
             return poll
         request = self._next_request()
         if request is None:
@@ -241,8 +239,8 @@ class TransactionManager:
             # It joined after our last metadata update, or it has left and another broker coordinates by now.
             self._view.request_update()
             self._coordinators.forget_node(request.destination)
-            self._retry_at = now + self._backoff.initial_ms
-            poll.wake_by(self._retry_at)
+            self._retry.at = now + self._backoff.initial_ms
+            poll.wake_by(self._retry.at)
             return poll
         self._is_waiting = True
         poll.requests.append(request)
@@ -299,7 +297,7 @@ class TransactionManager:
                     on_rejected()
                 self._on_error(KafkaError(error.code, error.detail or what), now, group_id, needed_to_abort)
             else:
-                self._failures = 0
+                self._retry.succeeded()
 
         def on_failure(error: KafkaError, now: int) -> None:
             self._is_waiting = False
@@ -318,11 +316,8 @@ class TransactionManager:
         if verdict is Verdict.FIND_AGAIN:
             self._coordinators.forget(group_id)
         if verdict in (Verdict.RETRY, Verdict.FIND_AGAIN):
-            self._failures += 1
-            delay_ms = self._backoff.delay_ms(self._failures, self._jitter())
-            if code == ErrorCode.CONCURRENT_TRANSACTIONS:
-                delay_ms = min(delay_ms, requests.CONCURRENT_BACKOFF_MS)
-            self._retry_at = now + delay_ms
+            is_concurrent = code == ErrorCode.CONCURRENT_TRANSACTIONS
+            self._retry.failed(now, at_most_ms=requests.CONCURRENT_BACKOFF_MS if is_concurrent else None)
             return
         if self.state in (State.INITIALIZING, State.ABORTING) and verdict is Verdict.ABORT:
             if not needed_to_abort:
