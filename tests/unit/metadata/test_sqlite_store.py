@@ -274,14 +274,16 @@ def test_a_session_that_was_not_touched_in_time_is_no_longer_confirmed(path: str
         clock = Clock()
         store = SqliteStore(path, session_timeout_ms=6000, monotonic=clock)
         await store.start()
-        assert store.is_confirmed
-        clock.now += 5.9
-        assert store.is_confirmed
-        clock.now += 0.2
-        assert not store.is_confirmed
-        store._poll()
-        assert store.is_confirmed, "nobody ended it meanwhile"
-        await store.close()
+        try:
+            assert store.is_confirmed
+            clock.now += 5.9
+            assert store.is_confirmed
+            clock.now += 0.2
+            assert not store.is_confirmed
+            store._poll()
+            assert store.is_confirmed, "nobody ended it meanwhile"
+        finally:
+            await store.close()
         assert not store.is_confirmed
 
     run(story)
