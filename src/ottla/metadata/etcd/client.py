@@ -213,7 +213,7 @@ def _tls_context(location: EtcdLocation, access: EtcdAccess) -> ssl.SSLContext |
             if path is not None:
                 open(path, "rb").close()
         context = ssl.create_default_context(cafile=access.ca_file)
-        # From Python 3.13 on, the default rejects authorities without a key usage, such as those of `openssl req -x509`.
+        # From Python 3.13 on, the default rejects authorities without a key usage: those of `openssl req -x509`.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if access.certificate_file is not None:
             context.load_cert_chain(access.certificate_file, access.key_file)
