@@ -115,7 +115,7 @@ def measure(client: NormalClient, per_s: float, broker_pid: int) -> dict[str, An
         due += 1 / per_s
         if (wait := due - time.perf_counter()) > 0:
             time.sleep(wait)
-        started, wait = time.perf_counter(), Wait(broker_pid)
+        started, waiting = time.perf_counter(), Wait(broker_pid)
         try:
             operation()
         except Exception as error:
@@ -123,7 +123,7 @@ def measure(client: NormalClient, per_s: float, broker_pid: int) -> dict[str, An
             if isinstance(error, OSError) and not is_told_to_end():
                 client.reconnect()
         ended = time.perf_counter()
-        waits.append(wait.seconds)
+        waits.append(waiting.seconds)
         taken.setdefault(operation.__name__, []).append(ended - started)
         taken[STARTED].append(ended - started)
         taken[ALL].append(ended - due)
