@@ -73,11 +73,7 @@ def set_quotas(
       ottla quota set --default-user --client-id reports request_percentage=10%
       ottla quota set --default-ip connection_creation_rate=20/s
     """
-    entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
-    if not entity:
-        raise OttlaError(
-            "no user, client id or address", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option"
-        )
+    entity = _named(_entity(user, client_id, ip, default_user, default_client_id, default_ip))
     known = IP_QUOTAS if IP in entity else CLIENT_QUOTAS
     values = {name: parse_quota(name, text, known) for name, text in parse_pairs(quotas, "QUOTA").items()}
     with open_admin(bootstrap) as admin:
@@ -140,11 +136,7 @@ def remove_quotas(
       ottla quota remove --user alice producer_byte_rate
       ottla quota remove --default-client-id
     """
-    entity = _entity(user, client_id, ip, default_user, default_client_id, default_ip)
-    if not entity:
-        raise OttlaError(
-            "no user, client id or address", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option"
-        )
+    entity = _named(_entity(user, client_id, ip, default_user, default_client_id, default_ip))
     for name in quotas or ():
         _check_name(name, IP_QUOTAS if IP in entity else CLIENT_QUOTAS)
     with open_admin(bootstrap) as admin:
@@ -184,6 +176,15 @@ def _entity(
             entity[entity_type] = name
     if IP in entity and len(entity) > 1:
         raise OttlaError("--ip cannot be combined with a user or client id", "set them one after the other")
+    return entity
+
+
+def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
+    """The entity, if it is one. Without any, a change would be for nobody."""
+    if not entity:
+        raise OttlaError(
+            "no user, client id or address", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option"
+        )
     return entity
 
 

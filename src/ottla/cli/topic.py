@@ -12,6 +12,7 @@ from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,
     AsJson,
     Bootstrap,
+    Yes,
     check_topic_name,
     find_open_transactions,
     find_topics,
@@ -303,7 +304,7 @@ def alter(
 @app.command()
 def delete(
     names: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Topic names.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:

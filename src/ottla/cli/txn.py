@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from ottla.cli.output import CommandError, console, duration, plural, print_facts, print_json, print_table, time_text
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, find_topics, open_admin, read_to_end
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, find_topics, open_admin, read_to_end
 from ottla.client.admin.transaction_model import (
     STATES,
     HangingTransaction,
@@ -28,7 +28,6 @@ from ottla.types import TRANSACTIONS_TOPIC, TopicPartition, partition_for
 app = typer.Typer(help="Inspect transactions, find hanging ones, and abort or commit them.", no_args_is_help=True)
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Transactional id.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")]
 
 _COLOURS = {"Ongoing": "yellow", "PrepareCommit": "yellow", "PrepareAbort": "yellow", "CompleteAbort": "dim"}
 

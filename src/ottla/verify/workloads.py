@@ -11,7 +11,7 @@ from ottla.verify.workers.groups import Member
 from ottla.verify.workers.list_append import Reader, Sender
 from ottla.verify.workers.recorder import Recorder
 from ottla.verify.workers.transactions import TransactionWorker
-from ottla.verify.workers.worker import Worker
+from ottla.verify.workers.worker import Setup, Worker
 
 WORKLOADS = ("list-append", "transactions", "copier", "groups")
 
@@ -64,27 +64,40 @@ class Stage:
 
 def build(options: Options, libraries: Sequence[ClientLibrary], recorder: Recorder) -> Stage:
     """All workers of the chosen workloads. Libraries take turns."""
-    stage = Stage()
+    stage, crew = Stage(), _Crew(options, libraries, recorder)
     for name in dict.fromkeys(options.workloads):
-        _BUILDERS[name](options, libraries, recorder, stage)
+        _BUILDERS[name](options, crew, stage)
     return stage
 
 
-def _list_append(options: Options, libraries: Sequence[ClientLibrary], recorder: Recorder, stage: Stage) -> None:
+@dataclass(frozen=True, slots=True)
+class _Crew:
+    """What all workers of a run have in common."""
+
+    options: Options
+    libraries: Sequence[ClientLibrary]
+    recorder: Recorder
+
+    def setup(self, name: str, number: int) -> Setup:
+        """For a worker with this name. The number chooses its library: they take turns, and -1 is the last one."""
+        library = self.libraries[number % len(self.libraries)]
+        return Setup(name, library, self.recorder, self.options.seed, self.options.rate)
+
+    def senders(self, name: str, topic: str, count: int) -> list[Worker]:
+        return [Sender(self.setup(f"{name}-{n}", n), topic, self.options.partitions) for n in range(count)]
+
+
+def _list_append(options: Options, crew: _Crew, stage: Stage) -> None:
     topic = f"{options.prefix}-append"
     stage.topics.append(topic)
-    stage.writers += _senders("append-sender", topic, options, libraries, recorder)
+    stage.writers += crew.senders("append-sender", topic, options.clients)
     for n in range(options.clients):
         # Assigned and subscribed in turn, and with each isolation level; in the second half of the readers too.
         isolation = (COMMITTED, UNCOMMITTED)[n // 2 % 2 if n % 2 else n % 2]
         group = f"{options.prefix}-reader-{n}" if n % 2 else ""
         stage.readers.append(
             Reader(
-                f"append-reader-{n}",
-                libraries[n % len(libraries)],
-                recorder,
-                options.seed,
-                options.rate,
+                crew.setup(f"append-reader-{n}", n),
                 topic,
                 options.partitions,
                 isolation=UNCOMMITTED if n == 2 else isolation,
@@ -93,7 +106,7 @@ def _list_append(options: Options, libraries: Sequence[ClientLibrary], recorder:
         )
 
 
-def _transactions(options: Options, libraries: Sequence[ClientLibrary], recorder: Recorder, stage: Stage) -> None:
+def _transactions(options: Options, crew: _Crew, stage: Stage) -> None:
     topic = f"{options.prefix}-transactions"
     stage.topics.append(topic)
     for n in range(options.clients):
@@ -102,105 +115,31 @@ def _transactions(options: Options, libraries: Sequence[ClientLibrary], recorder
         stage.offset_groups[name] = topic
         stage.writers.append(
             TransactionWorker(
-                f"transactions-{n}",
-                libraries[n % len(libraries)],
-                recorder,
-                options.seed,
-                options.rate,
-                topic,
-                options.partitions,
-                transactional_id=name,
-                group=name,
+                crew.setup(f"transactions-{n}", n), topic, options.partitions, transactional_id=name, group=name
             )
         )
-    stage.readers.append(
-        Reader(
-            "transactions-reader",
-            libraries[-1],
-            recorder,
-            options.seed,
-            options.rate,
-            topic,
-            options.partitions,
-            isolation=COMMITTED,
-        )
-    )
+    stage.readers.append(Reader(crew.setup("transactions-reader", -1), topic, options.partitions, isolation=COMMITTED))
 
 
-def _copier(options: Options, libraries: Sequence[ClientLibrary], recorder: Recorder, stage: Stage) -> None:
+def _copier(options: Options, crew: _Crew, stage: Stage) -> None:
     source, target, group = (f"{options.prefix}-{name}" for name in ("input", "output", "copiers"))
     stage.topics += [source, target]
     stage.groups[group] = source
-    stage.writers += _senders("copier-source", source, options, libraries, recorder, count=1)
+    stage.writers += crew.senders("copier-source", source, 1)
     for n in range(options.clients):
         name = f"{options.prefix}-copier-{n}"
         stage.transactional_ids.append(name)
-        stage.followers.append(
-            Copier(
-                f"copier-{n}",
-                libraries[n % len(libraries)],
-                recorder,
-                options.seed,
-                options.rate,
-                source,
-                target,
-                transactional_id=name,
-                group=group,
-            )
-        )
-    stage.readers.append(
-        Reader(
-            "copier-reader",
-            libraries[-1],
-            recorder,
-            options.seed,
-            options.rate,
-            target,
-            options.partitions,
-            isolation=COMMITTED,
-        )
-    )
+        stage.followers.append(Copier(crew.setup(f"copier-{n}", n), source, target, transactional_id=name, group=group))
+    stage.readers.append(Reader(crew.setup("copier-reader", -1), target, options.partitions, isolation=COMMITTED))
 
 
-def _groups(options: Options, libraries: Sequence[ClientLibrary], recorder: Recorder, stage: Stage) -> None:
+def _groups(options: Options, crew: _Crew, stage: Stage) -> None:
     topic, group = f"{options.prefix}-group", f"{options.prefix}-members"
     stage.topics.append(topic)
     stage.groups[group] = topic
-    stage.writers += _senders("group-source", topic, options, libraries, recorder, count=1)
+    stage.writers += crew.senders("group-source", topic, 1)
     for n in range(options.clients):
-        stage.followers.append(
-            Member(
-                f"group-member-{n}",
-                libraries[n % len(libraries)],
-                recorder,
-                options.seed,
-                options.rate,
-                topic,
-                group=group,
-            )
-        )
-
-
-def _senders(
-    name: str,
-    topic: str,
-    options: Options,
-    libraries: Sequence[ClientLibrary],
-    recorder: Recorder,
-    count: int | None = None,
-) -> list[Worker]:
-    return [
-        Sender(
-            f"{name}-{n}",
-            libraries[n % len(libraries)],
-            recorder,
-            options.seed,
-            options.rate,
-            topic,
-            options.partitions,
-        )
-        for n in range(options.clients if count is None else count)
-    ]
+        stage.followers.append(Member(crew.setup(f"group-member-{n}", n), topic, group=group))
 
 
 _BUILDERS = {"list-append": _list_append, "transactions": _transactions, "copier": _copier, "groups": _groups}

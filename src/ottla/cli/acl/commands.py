@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ottla.cli.acl.rules import Options, bindings_of, check_principal, filters_of, parse_operation
 from ottla.cli.output import CommandError, console, plural, print_json, print_table
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, open_admin
 from ottla.client.blocking import Admin
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.security.acls import WILDCARD, AccessControlEntry, AclBinding, ResourcePattern
@@ -175,7 +175,7 @@ def remove(
     operation: Operations = NO_NAMES,
     producer: Producer = False,
     consumer: Consumer = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:

@@ -13,7 +13,7 @@ from ottla.cli.group.plan import plan
 from ottla.cli.group.reset import reset_offsets
 from ottla.cli.group.text import GroupId, find_group, partitions_text, refuse_members, state_text
 from ottla.cli.output import console, plural, print_json, print_table
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, open_admin
 from ottla.client.admin.group_model import GroupMember
 from ottla.errors import OttlaError
 from ottla.types import partitions_by_topic
@@ -132,7 +132,7 @@ app.command("reset-offsets")(reset_offsets)
 @app.command()
 def delete(
     group_ids: Annotated[list[str], typer.Argument(metavar="GROUP", help="Group ids.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", metavar="", help="Do not ask for confirmation.")] = False,
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:

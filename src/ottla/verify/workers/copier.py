@@ -1,19 +1,11 @@
 """Workload copier: a group that consumes, transforms and produces exactly once, in transactions."""
 
-from ottla.verify.clients.port import (
-    ClientLibrary,
-    ConsumerPort,
-    Place,
-    ProducerPort,
-    Received,
-    Remedy,
-    Trouble,
-)
+from ottla.verify.clients.port import ConsumerPort, Place, ProducerPort, Received, Remedy, Trouble
 from ottla.verify.history import COMMITTED, COPY, FAIL, OK, Operation, partition_name
 from ottla.verify.workers.list_append import POLL_S
-from ottla.verify.workers.recorder import Recorder, number_of, reads
+from ottla.verify.workers.recorder import number_of, reads
 from ottla.verify.workers.transactions import end_aborted, finish, send_recorded
-from ottla.verify.workers.worker import Worker
+from ottla.verify.workers.worker import Setup, Worker
 
 ABORT_SHARE = 0.1
 COPIED_AT_ONCE = 40
@@ -25,20 +17,8 @@ STALL_S = 8.0
 class Copier(Worker):
     """Copies each record to the same partition of another topic, and commits its offset in the same transaction."""
 
-    def __init__(
-        self,
-        name: str,
-        library: ClientLibrary,
-        recorder: Recorder,
-        seed: int,
-        rate: float,
-        source: str,
-        target: str,
-        *,
-        transactional_id: str,
-        group: str,
-    ) -> None:
-        super().__init__(name, library, recorder, seed, rate)
+    def __init__(self, setup: Setup, source: str, target: str, *, transactional_id: str, group: str) -> None:
+        super().__init__(setup)
         self.source, self.target = source, target
         self.transactional_id, self.group = transactional_id, group
 

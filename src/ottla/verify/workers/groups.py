@@ -1,6 +1,6 @@
 """Workload groups: members join and leave, and commit the records they received."""
 
-from ottla.verify.clients.port import ClientLibrary, ConsumerPort, Place, Trouble
+from ottla.verify.clients.port import ConsumerPort, Place, Trouble
 from ottla.verify.history import (
     ASSIGNED,
     COMMIT,
@@ -13,17 +13,15 @@ from ottla.verify.history import (
     partition_name,
 )
 from ottla.verify.workers.list_append import POLL_RECORDS, POLL_S
-from ottla.verify.workers.recorder import Recorder, reads
-from ottla.verify.workers.worker import Worker
+from ottla.verify.workers.recorder import reads
+from ottla.verify.workers.worker import Setup, Worker
 
 
 class Member(Worker):
     """A member of a group. It leaves and rejoins now and then."""
 
-    def __init__(
-        self, name: str, library: ClientLibrary, recorder: Recorder, seed: int, rate: float, topic: str, *, group: str
-    ) -> None:
-        super().__init__(name, library, recorder, seed, rate)
+    def __init__(self, setup: Setup, topic: str, *, group: str) -> None:
+        super().__init__(setup)
         self.topic, self.group = topic, group
         self._owned: set[Place] | None = None
         """Set from a change of the assignment until it is recorded."""

@@ -1,9 +1,9 @@
 """Workload list-append: idempotent producers, and consumers that read everything, assigned or subscribed."""
 
-from ottla.verify.clients.port import ClientLibrary, ConsumerPort, Place, ProducerPort, Trouble
+from ottla.verify.clients.port import ConsumerPort, Place, ProducerPort, Trouble
 from ottla.verify.history import OK, POLL, SEND, UNKNOWN, Operation, Sent, partition_name
-from ottla.verify.workers.recorder import Recorder, reads
-from ottla.verify.workers.worker import Worker
+from ottla.verify.workers.recorder import reads
+from ottla.verify.workers.worker import Setup, Worker
 
 IN_FLIGHT_MAX = 20
 POLL_S = 0.1
@@ -13,19 +13,8 @@ POLL_RECORDS = 200
 class Sender(Worker):
     """Sends records to random partitions, several in flight, with a new producer now and then."""
 
-    def __init__(
-        self,
-        name: str,
-        library: ClientLibrary,
-        recorder: Recorder,
-        seed: int,
-        rate: float,
-        topic: str,
-        partitions: int,
-        *,
-        lives_s: tuple[float, float] = (10, 40),
-    ) -> None:
-        super().__init__(name, library, recorder, seed, rate)
+    def __init__(self, setup: Setup, topic: str, partitions: int, *, lives_s: tuple[float, float] = (10, 40)) -> None:
+        super().__init__(setup)
         self.topic, self.partitions, self.lives_s = topic, partitions, lives_s
 
     def live(self) -> None:
@@ -77,20 +66,8 @@ class Sender(Worker):
 class Reader(Worker):
     """Reads a topic from the beginning: assigned to all partitions, or as the only member of a group."""
 
-    def __init__(
-        self,
-        name: str,
-        library: ClientLibrary,
-        recorder: Recorder,
-        seed: int,
-        rate: float,
-        topic: str,
-        partitions: int,
-        *,
-        isolation: str,
-        group: str = "",
-    ) -> None:
-        super().__init__(name, library, recorder, seed, rate)
+    def __init__(self, setup: Setup, topic: str, partitions: int, *, isolation: str, group: str = "") -> None:
+        super().__init__(setup)
         self.topic, self.partitions, self.isolation, self.group = topic, partitions, isolation, group
         self.is_from_start = True
 

@@ -1,16 +1,9 @@
 """Workload transactions: transactions that send to several partitions, read, commit offsets, and sometimes abort."""
 
-from ottla.verify.clients.port import (
-    ClientLibrary,
-    ConsumerPort,
-    Place,
-    ProducerPort,
-    Remedy,
-    Trouble,
-)
+from ottla.verify.clients.port import ConsumerPort, Place, ProducerPort, Remedy, Trouble
 from ottla.verify.history import COMMITTED, FAIL, OK, TRANSACTION, UNKNOWN, Operation, Sent, partition_name
-from ottla.verify.workers.recorder import Recorder, reads
-from ottla.verify.workers.worker import Worker
+from ottla.verify.workers.recorder import reads
+from ottla.verify.workers.worker import Setup, Worker
 
 COMMIT_ATTEMPTS = 3
 ABORT_SHARE = 0.2
@@ -65,20 +58,8 @@ def end_aborted(worker: Worker, producer: ProducerPort, operation: Operation, wh
 class TransactionWorker(Worker):
     """Transactions of up to four steps, each a send or a poll."""
 
-    def __init__(
-        self,
-        name: str,
-        library: ClientLibrary,
-        recorder: Recorder,
-        seed: int,
-        rate: float,
-        topic: str,
-        partitions: int,
-        *,
-        transactional_id: str,
-        group: str,
-    ) -> None:
-        super().__init__(name, library, recorder, seed, rate)
+    def __init__(self, setup: Setup, topic: str, partitions: int, *, transactional_id: str, group: str) -> None:
+        super().__init__(setup)
         self.topic, self.partitions = topic, partitions
         self.transactional_id, self.group = transactional_id, group
         self._highest: dict[Place, int] = {}

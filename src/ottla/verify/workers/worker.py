@@ -3,6 +3,7 @@
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ottla.verify.clients.port import ClientLibrary, Trouble
 from ottla.verify.workers.recorder import Recorder
@@ -10,17 +11,30 @@ from ottla.verify.workers.recorder import Recorder
 PAUSE_AFTER_TROUBLE_S = 0.1
 
 
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What every worker needs."""
+
+    name: str
+    """The name of its client."""
+    library: ClientLibrary
+    recorder: Recorder
+    seed: int
+    """Of the run."""
+    rate: float
+    """Operations per second, on average."""
+
+
 class Worker(threading.Thread):
     """Calls `live` in a loop: each call is the life of one instance of the client."""
 
-    def __init__(self, name: str, library: ClientLibrary, recorder: Recorder, seed: int, rate: float) -> None:
-        super().__init__(name=f"verify-{name}", daemon=True)
-        self.client = name
-        self.library = library
-        self.recorder = recorder
-        self.random = random.Random(f"{seed} {name}")
-        self.rate = rate
-        """Operations per second, on average."""
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(name=f"verify-{setup.name}", daemon=True)
+        self.client = setup.name
+        self.library = setup.library
+        self.recorder = setup.recorder
+        self.random = random.Random(f"{setup.seed} {setup.name}")
+        self.rate = setup.rate
         self.session = 0
         self.troubles: list[str] = []
         """The latest errors, for reports."""
