@@ -21,6 +21,7 @@ from tests.support.lanes import (  # noqa: F401 (hooks)
 )
 from tests.support.load import worker_count
 from tests.support.one_process import one_process
+from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from ottla.broker.embedded import EmbeddedBroker
@@ -93,7 +94,7 @@ def broker() -> "Iterator[EmbeddedBroker]":
     """A running broker, one for each worker of a test run. Tests share it and use different topics."""
     from ottla import Broker
 
-    with Broker.embedded(timeout=60) as running:
+    with Broker.embedded(timeout=PATIENCE_S) as running:
         yield running
 
 
@@ -138,7 +139,7 @@ def ottla() -> "Iterator[Target]":
         "log.retention.check.interval.ms": 3_600_000_000,
         "replica.high.watermark.checkpoint.interval.ms": 1000,
     }
-    with Broker.embedded(settings=settings, timeout=60) as broker:
+    with Broker.embedded(settings=settings, timeout=PATIENCE_S) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)
 
 
