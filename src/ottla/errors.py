@@ -205,7 +205,7 @@ class OttlaError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return one_line(self.message, self.hint)
+        return with_hint(self.message, self.hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -270,10 +270,10 @@ class DeliveryTimeoutError(OttlaError, TimeoutError):
     """`result(timeout)` timed out. The record is still in flight; `result()` may be called again."""
 
 
-def one_line(message: str, hint: str) -> str:
+def with_hint(message: str, hint: str) -> str:
     """A message with its hint. A hint that is part of the message already is not repeated.
 
-    >>> one_line("there is no topic ordes", "Did you mean orders?")
+    >>> with_hint("there is no topic ordes", "Did you mean orders?")
     'there is no topic ordes. Did you mean orders?'
     """
     if not hint or hint in message:

@@ -3,7 +3,7 @@
 import logging
 
 from ottla.clock import monotonic
-from ottla.net.log_limit import LogLimit, one_line
+from ottla.net.log_limit import LogLimit, safe_to_log
 from ottla.protocol.api import API
 from ottla.security.authorizer import Authorizer, Denial
 
@@ -33,5 +33,5 @@ class Denials:
         api = API[api_key].name if api_key in API else f"API {api_key}"
         what = f"{resource.type.name} {resource.name}"
         reason = authorizer.decide(principal, host, operation, resource).reason.value
-        line = one_line(f"{principal} at {host} may not {operation.name} {what} ({api}): {reason}")
+        line = safe_to_log(f"{principal} at {host} may not {operation.name} {what} ({api}): {reason}")
         log.info("%s%s", line, self._limit.suffix)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.handler_support.transaction_verification import TransactionVerifier, refuse_transactions
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.log_limit import one_line
+from ottla.net.log_limit import safe_to_log
 from ottla.security.resources import NOT_REPORTED
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Context:
     @property
     def requester(self) -> str:
         """Who sent the request from where, for the log: `User:alice at 10.0.0.7`."""
-        return one_line(f"{self.principal} at {self.client_host[1:]}")
+        return safe_to_log(f"{self.principal} at {self.client_host[1:]}")
 
     @property
     def listener(self) -> str:

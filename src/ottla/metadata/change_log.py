@@ -7,7 +7,7 @@ from ottla.errors import ErrorCode
 from ottla.metadata.config_changes import ConfigOperation, ResourceChange, ResourceResult, ResourceType
 from ottla.metadata.quota_changes import QuotaChange, QuotaResult
 from ottla.metadata.scram_changes import MECHANISMS, Deletion, Upsertion, UserResult
-from ottla.net.log_limit import one_line
+from ottla.net.log_limit import safe_to_log
 
 log = logging.getLogger("ottla.metadata")
 
@@ -16,7 +16,7 @@ _SYMBOLS = {ConfigOperation.SET: "=", ConfigOperation.APPEND: "+=", ConfigOperat
 
 def log_change(what: str, by: str) -> None:
     """`by` is the client that requested it, as in `User:alice at 10.0.0.7`; empty for a broker's own change."""
-    log.info("%s%s", one_line(what), f", by {by}" if by else "")
+    log.info("%s%s", safe_to_log(what), f", by {by}" if by else "")
 
 
 def log_configs(

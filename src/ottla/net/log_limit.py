@@ -4,10 +4,10 @@ LINE_MAX = 500
 """The most characters of a text from a peer."""
 
 
-def one_line(text: str) -> str:
+def safe_to_log(text: str) -> str:
     """Makes text from a peer safe to log: line breaks are escaped, and long text is truncated.
 
-    >>> one_line("unknown user\\n2030-01-01 INFO all is well")
+    >>> safe_to_log("unknown user\\n2030-01-01 INFO all is well")
     'unknown user\\\\n2030-01-01 INFO all is well'
     """
     shown = text if len(text) <= LINE_MAX else f"{text[:LINE_MAX]}…"

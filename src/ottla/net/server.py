@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ottla.net.byte_budget import ByteBudget
 from ottla.net.connection_state import READING
 from ottla.net.frame_parser import RECEIVE_BUFFER_BYTES
-from ottla.net.log_limit import LogLimit, one_line
+from ottla.net.log_limit import LogLimit, safe_to_log
 from ottla.net.newcomers import Newcomers
 from ottla.net.server_connection import Authenticator, Connection, Disconnect, Handle, Limits, ListenerSecurity
 from ottla.net.spare_buffers import SpareBuffers
@@ -192,7 +192,7 @@ class Server:
         limit = self._closings
         if limit.allows(self.loop.time()):
             host, port = connection.client_host[1:], connection.client_port
-            log.info("closing connection from %s:%d: %s%s", host, port, one_line(reason), limit.suffix)
+            log.info("closing connection from %s:%d: %s%s", host, port, safe_to_log(reason), limit.suffix)
 
     def connection_opened(self, connection: Connection) -> None:
         self.connections.add(connection)

@@ -87,25 +87,25 @@ def explain(text: str) -> Failure:
     """
     ours = list(OURS.finditer(text))
     if ours:
-        kind, text = ours[-1].group(1).rsplit(".", 1)[-1], _one_line(ours[-1].group(2))
+        kind, text = ours[-1].group(1).rsplit(".", 1)[-1], _condensed(ours[-1].group(2))
         return Failure(text, retriable=_is_retriable(kind, text))
     raised = re.search(r"\[USER_RAISED_EXCEPTION\] (.+?)(?= SQLSTATE|\n|\Z)", text, re.DOTALL)
     if raised:
         hint = "Fix the producer of the record, or set on_bad_record: skip or dead-letter."
-        return Failure(_one_line(raised.group(1)), hint if "bad record" in raised.group(1) else "", retriable=False)
+        return Failure(_condensed(raised.group(1)), hint if "bad record" in raised.group(1) else "", retriable=False)
     requirement = re.search(r"requirement failed: ([^\n]+?)(?= SQLSTATE|\n|\Z)", text)
     if requirement:
-        return Failure(_one_line(requirement.group(1)), retriable=False)
+        return Failure(_condensed(requirement.group(1)), retriable=False)
     trace = text.rpartition("Traceback (most recent call last):\n")[2]
     raised_by = RAISED.search(trace) if trace != text else None
     if raised_by:
-        return Failure(_one_line(raised_by.group(0))[:500])
+        return Failure(_condensed(raised_by.group(0))[:500])
     for found in SPARKS_OWN.finditer(text):
         if found.group(1) not in WRAPPERS:
-            return Failure(_one_line(found.group(2))[:500])
+            return Failure(_condensed(found.group(2))[:500])
     inner = text.partition("terminated with exception: ")[2] or text
     inner = re.sub(r"^\[[A-Z][A-Z0-9_.]+\] ", "", inner)
-    return Failure(_one_line(inner.split("\n")[0])[:500] or "the driver failed without an error message")
+    return Failure(_condensed(inner.split("\n")[0])[:500] or "the driver failed without an error message")
 
 
 def _is_retriable(kind: str, text: str) -> bool:
@@ -115,6 +115,6 @@ def _is_retriable(kind: str, text: str) -> bool:
     return kind in TRY_AGAIN
 
 
-def _one_line(text: str) -> str:
+def _condensed(text: str) -> str:
     """In one line, without the trailing SQLSTATEs: each wrapping error adds one."""
     return re.sub(r"(?: SQLSTATE: \w+)+$", "", " ".join(text.split()))

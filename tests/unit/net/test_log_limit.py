@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ottla.net import log_limit
-from ottla.net.log_limit import LINE_MAX, LogLimit, one_line
+from ottla.net.log_limit import LINE_MAX, LogLimit, safe_to_log
 from ottla.net.server import Connection, Disconnect
 from tests.support.wire.frame_server import Run, connected, frame, serving
 
@@ -72,5 +72,5 @@ def test_a_peer_cannot_write_lines_of_its_own_into_the_log(run: Run, caplog: pyt
     (message,) = [r.message for r in caplog.records if "invalid request" in r.message]
     assert message.isprintable()
     assert r"x\n2030-01-01" in message
-    assert len(one_line("x" * 100_000)) == LINE_MAX + 1
+    assert len(safe_to_log("x" * 100_000)) == LINE_MAX + 1
     assert doctest.testmod(log_limit).failed == 0

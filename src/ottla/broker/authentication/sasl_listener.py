@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from ottla.clock import Clock, MonotonicClock, MonotonicMs
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.log_limit import LogLimit, one_line
+from ottla.net.log_limit import LogLimit, safe_to_log
 from ottla.net.ordered_responses import Response
 from ottla.net.server import Connection, Disconnect, Handle
 from ottla.protocol.api import API, BEFORE_AUTHENTICATION, ApiKey
@@ -202,7 +202,7 @@ class SaslConnection:
                 connection.client_host[1:],
                 connection.client_port,
                 listener.name,
-                one_line(reason),
+                safe_to_log(reason),
                 listener.failures.suffix,
             )
 

@@ -21,7 +21,7 @@ from ottla.broker.settings.unused_settings import (
     unused_setting,
 )
 from ottla.config import BROKER_ALIASES, Setting, settings_of, unknown_setting
-from ottla.errors import ConfigError, ErrorCode, KafkaError, one_line
+from ottla.errors import ConfigError, ErrorCode, KafkaError, with_hint
 from ottla.log.config import TopicConfig
 from ottla.metadata.etcd.location import is_etcd, parse_location
 from ottla.metadata.image import ClusterImage, TopicImage
@@ -307,7 +307,7 @@ class Settings:
         try:
             self.check_security(self.texts(image), self.texts(after))
         except ConfigError as error:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, one_line(error.message, error.hint)) from None
+            raise KafkaError(ErrorCode.INVALID_REQUEST, with_hint(error.message, error.hint)) from None
 
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
         if resource_type == TOPIC_RESOURCE:
