@@ -3,6 +3,7 @@
 import gzip
 import os
 import struct
+import time
 import tracemalloc
 
 import cramjam
@@ -202,11 +203,12 @@ def test_a_snappy_block_cannot_claim_more_than_it_can_hold() -> None:
         decompress(Codec.SNAPPY, claims_100_mb, max_bytes=1 << 30)
 
 
-@pytest.mark.timeout(10)
 def test_thousands_of_empty_gzip_members_take_linear_time() -> None:
     """Spec: R8. zlib copies the input that follows a member. Copying all of it each time would take minutes."""
     members = gzip.compress(b"") * 200_000
+    started = time.process_time()
     assert decompress(Codec.GZIP, members + gzip.compress(b"end"), 3) == b"end"
+    assert time.process_time() - started < 10
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
