@@ -6,7 +6,7 @@ from typing import Any
 
 from setuptools import Extension, setup
 
-# No compiler is not an error: ottla.protocol._speedups falls back to pure Python.
+# No compiler is not an error: ottla.protocol.records._speedups falls back to pure Python.
 # OTTLA_OPTIMIZE=-O0 makes a quick build, for the test of the distributions.
 OPTIONS: dict[str, Any] = {"extra_compile_args": [os.environ.get("OTTLA_OPTIMIZE", "-O3")], "optional": True}
 GENERATED = "build/cython"
@@ -45,11 +45,11 @@ else:
         [
             Extension(
                 f"ottla.protocol.{name}",
-                [f"src/ottla/protocol/{name}.py"],
-                depends=["src/ottla/protocol/_cursor.pxd"],
+                [f"src/ottla/protocol/{name.replace('.', '/')}.py"],
+                depends=["src/ottla/protocol/records/_cursor.pxd", "src/ottla/protocol/arrow/_arrow_buffers.pxd"],
                 **OPTIONS,
             )
-            for name in ("_kernels", "_arrow_decode", "_arrow_encode")
+            for name in ("records._kernels", "arrow._arrow_buffers", "arrow._arrow_decode", "arrow._arrow_encode")
         ],
         language_level=3,
         build_dir=GENERATED,
@@ -63,7 +63,7 @@ else:
                 depends=[f"src/ottla/{folder.replace('.', '/')}/_{name}.pxd"],
                 **OPTIONS,
             )
-            for folder, name in (("client.producer", "hot_path"), ("protocol", "single_batch"))
+            for folder, name in (("client.producer", "hot_path"), ("protocol.records", "single_batch"))
         ],
         language_level=3,
         build_dir=GENERATED,

@@ -195,8 +195,8 @@ WAYS: dict[str, Any] = {
 def kernels(size: int, repeat: int = 7) -> dict[str, float]:
     """Best CPU time per record for one megabyte in memory: batches to columns and columns to batches."""
     from ottla.client.consumer.arrow import read_partition
-    from ottla.protocol.arrow_rows import open_rows, seal
-    from ottla.protocol.record_batch import HEADER_SIZE
+    from ottla.protocol.arrow.arrow_rows import open_rows, seal
+    from ottla.protocol.records.record_batch import HEADER_SIZE
     from ottla.types import TopicPartition
 
     count = 1_000_000 // size

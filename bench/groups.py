@@ -336,7 +336,7 @@ def group_rows(groups: int) -> Iterator[list[Any]]:
 def in_slices(batches: Iterator[list[Any]]) -> Iterator[tuple[int, bytes]]:
     """(first offset, batches) in slices of about the size that the runtime replays at once."""
     from ottla.coordinator.loading import SLICE_BYTES
-    from ottla.protocol.record_batch import build_batch
+    from ottla.protocol.records.record_batch import build_batch
 
     start = offset = 0
     data = bytearray()

@@ -16,9 +16,9 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from ottla.protocol import _pure, _speedups
-from ottla.protocol.batch_inspection import inspect_records
-from ottla.protocol.record_batch import BatchHeader, Codec, Record, build_batch
+from ottla.protocol.records import _pure, _speedups
+from ottla.protocol.records.batch_inspection import inspect_records
+from ottla.protocol.records.record_batch import BatchHeader, Codec, Record, build_batch
 
 NOW = 1_700_000_000_000
 BATCH_SIZES = (100, 1000)
@@ -79,7 +79,7 @@ def subjects() -> Iterator[Subject]:
 def our_kernels() -> list[tuple[str, Any]]:
     if not _speedups.NATIVE:
         return [("ottla, pure", _pure)]
-    from ottla.protocol import _kernels
+    from ottla.protocol.records import _kernels
 
     return [("ottla", _kernels), ("ottla, pure", _pure)]
 

@@ -20,13 +20,13 @@ from ottla.broker.settings.config import load_config
 from ottla.coordinator.group.records import TopicCommit
 from ottla.coordinator.group.shard import GroupShard
 from ottla.coordinator.replaying import replay_batches
-from ottla.metadata.controller import NewTopic
-from ottla.metadata.decisions import Put
+from ottla.metadata.changes.registration import Joining, register
+from ottla.metadata.changes.topic_changes import NewTopic
+from ottla.metadata.controller.decisions import Put
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
 from ottla.metadata.records import partition_state_key
-from ottla.metadata.registration import Joining, register
 from ottla.metadata.store import ANY_VERSION, Change, Create, Set
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.testing.cluster_world import ClusterWorld
 from ottla.testing.sim_store import SimStore
 from ottla.types import Endpoint

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from ottla.protocol.api import ApiKey
-from ottla.protocol.arrow_rows import open_rows, seal
+from ottla.protocol.arrow.arrow_rows import open_rows, seal
 from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import HEADER_SIZE, iter_batches
+from ottla.protocol.records.record_batch import HEADER_SIZE, iter_batches
 
 PRODUCE_VERSION = 9
 FETCH_VERSION = 12

@@ -13,7 +13,7 @@ from bench.brokers import Contender
 from bench.results import Results
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 
 LATENCY = "latency"
 REQUESTS = "small requests"

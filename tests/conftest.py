@@ -24,7 +24,7 @@ from tests.support.one_process import one_process
 from tests.support.waiting import PATIENCE_S
 
 if TYPE_CHECKING:
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
     from tests.support.processes.oracle import Target
     from tests.support.processes.secure_oracle import SecureKafka
 

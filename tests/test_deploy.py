@@ -15,7 +15,7 @@ from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
 from ottla.broker.settings.exposure import check_exposure
 from ottla.cli.app import build
-from ottla.cli.serve_options import Options, parse_options
+from ottla.cli.serve.options import Options, parse_options
 from ottla.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent

@@ -13,13 +13,13 @@ BROKER_CHAIN = [*BASE, "log", "metadata", "replication", "coordinator", "broker"
 CLIENT_CHAIN = [*BASE, "client", "verify", "spark", "pipeline", "cli", "pytest_plugin"]
 # Imports against the direction of the layers, and why.
 ALLOWED = {
-    ("cli/serve.py", "broker"): "starting a broker is this command's job",
+    ("cli/serve/command.py", "broker"): "starting a broker is this command's job",
     ("cli/log.py", "log"): "reads segment files from disk, without a broker",
-    ("cli/serve.py", "metadata"): "creates users before the first start",
+    ("cli/serve/command.py", "metadata"): "creates users before the first start",
     ("cli/user.py", "broker"): "creates users before a broker runs",
-    ("cli/serve_brokers.py", "broker"): "starting brokers is this command's job",
-    ("cli/serve_brokers.py", "log"): "recognises the data directory of a single broker",
-    ("cli/serve_brokers.py", "metadata"): "imports what its brokers use before it forks them",
+    ("cli/serve/brokers.py", "broker"): "starting brokers is this command's job",
+    ("cli/serve/brokers.py", "log"): "recognises the data directory of a single broker",
+    ("cli/serve/brokers.py", "metadata"): "imports what its brokers use before it forks them",
     ("cli/cluster/migrating.py", "metadata"): "works on the metadata of stopped brokers",
     ("cli/demo/command.py", "broker"): "shows the embedded broker",
     ("cli/demo/cluster.py", "broker"): "shows an embedded cluster",

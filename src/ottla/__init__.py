@@ -4,7 +4,7 @@ import _thread
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ottla.broker.embedded import Broker
+    from ottla.broker.embedded.broker import Broker
     from ottla.client.admin.admin import AsyncAdmin
     from ottla.client.blocking import Admin, Consumer, DeserializingConsumer, Producer, SerializingProducer
     from ottla.client.consumer.consumer import AsyncConsumer, WakeupError
@@ -111,7 +111,7 @@ _HOMES = {
     "AsyncSerializingProducer": "ottla.client.producer.serializing",
     "AsyncSnapshotStore": "ottla.client.stores.snapshot_store",
     "AsyncStoredOffsets": "ottla.client.stores.stored_offsets",
-    "Broker": "ottla.broker.embedded",
+    "Broker": "ottla.broker.embedded.broker",
     "CommittedOffset": "ottla.client.core.model",
     "ConfigError": "ottla.errors",
     "Consumer": "ottla.client.blocking.consumer",

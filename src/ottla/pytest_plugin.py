@@ -29,8 +29,8 @@ import pytest
 
 if TYPE_CHECKING:
     # Imports nothing of ottla before a test uses a fixture: every pytest run loads this module.
-    from ottla.broker.embedded import EmbeddedBroker
-    from ottla.broker.embedded_cluster import EmbeddedCluster
+    from ottla.broker.embedded.broker import EmbeddedBroker
+    from ottla.broker.embedded.cluster import EmbeddedCluster
 
 _numbers = itertools.count(1)
 CLUSTER_BROKERS = 3
@@ -52,7 +52,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def ottla_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker]":
     """A broker on a free port, shared by all tests of a worker. It and its data are removed at the end."""
-    from ottla.broker.embedded import Broker
+    from ottla.broker.embedded.broker import Broker
 
     # Import what the ottla_topic fixture needs while the broker process starts.
     importing = threading.Thread(target=_import_messages)
@@ -68,7 +68,7 @@ def ottla_secure_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker
 
     Needs `pip install 'ottla[tls]'`.
     """
-    from ottla.broker.embedded import Broker
+    from ottla.broker.embedded.broker import Broker
 
     with Broker.embedded(settings=_settings(pytestconfig), secure=True) as broker:
         yield broker
@@ -76,7 +76,7 @@ def ottla_secure_broker(pytestconfig: pytest.Config) -> "Iterator[EmbeddedBroker
 
 @pytest.fixture(scope="session")
 def _ottla_cluster(pytestconfig: pytest.Config) -> "Iterator[EmbeddedCluster]":
-    from ottla.broker.embedded import Broker
+    from ottla.broker.embedded.broker import Broker
 
     with Broker.embedded(brokers=CLUSTER_BROKERS, settings=_settings(pytestconfig)) as cluster:
         yield cluster

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ottla import Admin, Broker, Consumer, ErrorCode, KafkaError, NewTopic, Producer
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from ottla.cli.copy import copier
 from ottla.cli.copy.groups import GroupCopier
 from ottla.cli.copy.ledger import LEDGER_TOPIC

@@ -17,7 +17,7 @@ import pytest
 from ottla import Broker
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
-from ottla.protocol.record_batch import Record, build_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import Record, build_batch, iter_batches, read_records
 from tests.support.clients import foreign_clients
 from tests.support.waiting import PATIENCE_S
 from tests.support.wire.raw import RawConnection

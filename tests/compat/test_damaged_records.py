@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode
-from ottla.protocol.batch_layout import HEADER_SIZE
-from ottla.protocol.compression import Codec
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.record_batch import BatchHeader, assemble, read_header
+from ottla.protocol.records.batch_layout import HEADER_SIZE
+from ottla.protocol.records.compression import Codec
+from ottla.protocol.records.record_batch import BatchHeader, assemble, read_header
 from tests.support.wire.damaged import damaged, record
 from tests.support.wire.raw import AT, Side, batch
 

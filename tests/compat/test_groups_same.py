@@ -27,7 +27,7 @@ from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
-from ottla.protocol.record_batch import iter_batches, read_records
+from ottla.protocol.records.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.types import ZERO_UUID, TopicPartition, partition_for
 from tests.support.waiting import eventually

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Admin, Broker, NewTopic, TopicPartition
-from ottla.broker.embedded_cluster import EmbeddedCluster
+from ottla.broker.embedded.cluster import EmbeddedCluster
 from tests.compat.test_kafka_tools import TOOLS, Tools
 from tests.support.clients.java import JavaClient
 from tests.support.waiting import eventually

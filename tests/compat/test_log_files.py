@@ -19,7 +19,7 @@ from ottla.log.inspect import (
 )
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Origin
-from ottla.protocol.record_batch import ControlType, build_batch, control_batch, iter_batches
+from ottla.protocol.records.record_batch import ControlType, build_batch, control_batch, iter_batches
 from ottla.types import TopicPartition
 from tests.support.processes.oracle import RealKafka, oracle_available
 from tests.support.waiting import PATIENCE_S

@@ -17,7 +17,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from ottla.protocol.record_batch import Codec, build_batch
+from ottla.protocol.records.record_batch import Codec, build_batch
 from tests.support.waiting import eventually
 from tests.support.wire.raw import AT, RawConnection, Side, batch
 
@@ -177,7 +177,7 @@ def error_of(answer: Any) -> Any:
 
 def reheaded(data: bytes, **changes: int) -> bytes:
     """A batch with other header fields and a checksum that fits them."""
-    from ottla.protocol._speedups import crc32c
+    from ottla.protocol.records._speedups import crc32c
 
     places = {
         "attributes": (21, 2),

@@ -6,7 +6,7 @@ import pytest
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.record_batch import Codec, iter_batches, read_records
+from ottla.protocol.records.record_batch import Codec, iter_batches, read_records
 from tests.support.wire.raw import Side, batch
 
 pytestmark = pytest.mark.oracle

@@ -11,7 +11,7 @@ from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from tests.support.waiting import PATIENCE_S, eventually, slowness, stretched
 from tests.support.wire.raw import RawConnection, Side, differences
 

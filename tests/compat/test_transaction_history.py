@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from ottla import Broker, Consumer, ErrorCode, KafkaError, Producer, TransactionAbortable
-from ottla.verify.checker import check
+from ottla.verify.checks.checker import check
 from ottla.verify.history import FAIL, OK, UNKNOWN, History, Operation, Read, Sent, partition_name
 from tests.support.histories import final_read
 from tests.support.waiting import PATIENCE_S, stretched, until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.verify.anomalies import Kind
-from ottla.verify.checker import check, why_inconclusive
+from ottla.verify.checks.checker import check, why_inconclusive
 from ottla.verify.clients.confluent import ConfluentLibrary
 from ottla.verify.clients.own import OwnLibrary
 from ottla.verify.clients.port import ClientLibrary

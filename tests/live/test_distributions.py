@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import ottla
-from ottla.protocol import _speedups
+from ottla.protocol.records import _speedups
 
 ROOT = Path(__file__).parents[2]
 NAMES = [
@@ -72,7 +72,13 @@ def test_the_sdist_has_every_file_of_the_project_and_nothing_generated(distribut
     assert distributions.sdist.name == f"ottla-{ottla.__version__}.tar.gz"
     files = {path.relative_to(distributions.unpacked).as_posix() for path in distributions.unpacked.rglob("*")}
     assert set(NAMES) <= files
-    assert {"README.md", "CHANGELOG.md", "SECURITY.md", "src/ottla/py.typed", "src/ottla/protocol/_cursor.pxd"} <= files
+    assert {
+        "README.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+        "src/ottla/py.typed",
+        "src/ottla/protocol/records/_cursor.pxd",
+    } <= files
     assert not [name for name in files if name.endswith((".c", ".so", ".pyc")) or name.startswith("build")]
     assert os.access(distributions.unpacked / "run", os.X_OK)
     assert distributions.sdist.stat().st_size < 3 * MEGABYTE

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata.cluster_changes import ClusterChanges
+from ottla.metadata.changes.cluster_changes import ClusterChanges
 from ottla.testing.cluster_world import ClusterWorld, SimBroker
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from tests.support.seeds import each_seed

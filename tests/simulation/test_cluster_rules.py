@@ -12,8 +12,9 @@ import pytest
 from ottla.errors import KafkaError
 from ottla.log import partition_log
 from ottla.log.partition_log import PartitionLog
-from ottla.metadata import elections, registration
-from ottla.metadata.elections import Election
+from ottla.metadata.changes import registration
+from ottla.metadata.controller import elections
+from ottla.metadata.controller.elections import Election
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.store import Set
 from ottla.replication import following

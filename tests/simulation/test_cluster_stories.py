@@ -5,7 +5,7 @@ Each ends with all checks of tests/support/worlds/cluster_check.py.
 
 import asyncio
 
-from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
+from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.testing.cluster_world import ClusterWorld, SimBroker
 from tests.support.seeds import each_seed
 from tests.support.worlds.cluster_check import find_replica, settle

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla import NewTopic, TopicPartition
-from ottla.broker.handler_support.follower_reading import FollowerReading
+from ottla.broker.handler_support.fetching.follower_reading import FollowerReading
 from ottla.replication import throttling
 from ottla.replication.following import LeaderFetches
 from ottla.testing.cluster_world import ClusterWorld

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla import NewTopic, TopicPartition
-from ottla.broker.handler_support.reading import Reading
+from ottla.broker.handler_support.fetching.reading import Reading
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log import partition_log
 from ottla.log.cleaning import log_cleaning

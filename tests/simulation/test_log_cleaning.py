@@ -13,7 +13,7 @@ from ottla.log.cleaning import compaction, compactor
 from ottla.log.cleaning.compaction import BatchCleaner, TransactionTracker
 from ottla.log.partition_log import PartitionLog
 from ottla.log.producers.snapshot_files import SnapshotFiles
-from ottla.protocol import batch_rewriting
+from ottla.protocol.records import batch_rewriting
 from ottla.testing.sim_disk import SimDisk
 from tests.support.seeds import each_seed
 from tests.support.worlds.cleaning_world import CleaningWorld

@@ -17,8 +17,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from ottla.pipeline.checking import check
-from ottla.pipeline.loading import load
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.running.checking import check
 from ottla.spark.database.connections import connect
 from ottla.spark.database.options import DatabaseOptions
 from ottla.spark.database.sink import DatabaseDataSource, StreamDatabaseWriter

@@ -17,9 +17,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.pipeline.failures import SLOW_START
-from ottla.pipeline.loading import load
-from ottla.pipeline.state import StateDirectory
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.running.failures import SLOW_START
+from ottla.pipeline.running.state import StateDirectory
 from tests.support.waiting import eventually, until
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "pipelines"

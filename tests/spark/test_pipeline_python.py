@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ottla import Admin, Consumer, Producer
-from ottla.pipeline.checking import check
-from ottla.pipeline.frames import Frames
-from ottla.pipeline.loading import load
-from ottla.pipeline.queries import Queries
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.running.checking import check
+from ottla.pipeline.running.frames import Frames
+from ottla.pipeline.running.queries import Queries
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ottla import Admin, Consumer, Producer
-from ottla.pipeline.bad_records import bad_column, is_bad, parsed
-from ottla.pipeline.checking import check
-from ottla.pipeline.failures import failure_of
-from ottla.pipeline.frames import Frames
-from ottla.pipeline.loading import load
-from ottla.pipeline.model import Pipeline
-from ottla.pipeline.progress import Batch
-from ottla.pipeline.queries import Queries
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.definition.model import Pipeline
+from ottla.pipeline.running.bad_records import bad_column, is_bad, parsed
+from ottla.pipeline.running.checking import check
+from ottla.pipeline.running.failures import failure_of
+from ottla.pipeline.running.frames import Frames
+from ottla.pipeline.running.progress import Batch
+from ottla.pipeline.running.queries import Queries
 from ottla.spark.database.connections import connect
 from ottla.spark.database.options import DatabaseOptions
 from tests.support.waiting import eventually

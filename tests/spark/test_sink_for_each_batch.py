@@ -30,7 +30,7 @@ from tests.support.waiting import until
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
 
 PARTITIONS, ITEMS = 2, 8
 POINTS = ["after-prepare", "before-part-commit", "after-write"]

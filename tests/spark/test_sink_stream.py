@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
 
 PARTITIONS = 2
 NUMBERS = [f"{number:03}" for number in range(60)]

@@ -41,7 +41,7 @@ CLIENT = """
 import json, sys
 remote, bootstrap, topic, directory = sys.argv[1:]
 from ottla.spark import session
-from ottla.pipeline.failures import is_slow_start
+from ottla.pipeline.running.failures import is_slow_start
 spark = session(master=remote)
 options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
 found = {"session": type(spark).__module__}

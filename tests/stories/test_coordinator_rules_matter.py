@@ -15,7 +15,7 @@ import pytest
 from ottla.broker import group_history
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.group_history import GroupHistory
-from ottla.broker.handler_support import transaction_requests
+from ottla.broker.handler_support.transactions import transaction_requests
 from ottla.broker.handlers import add_partitions_to_txn, find_coordinator, init_producer_id, produce
 from ottla.coordinator import broker_requests, markers
 from ottla.coordinator.broker_requests import AddPartitionsRequests

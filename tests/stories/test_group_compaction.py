@@ -9,7 +9,7 @@ import pytest
 
 from ottla.coordinator.group.records import CommittedOffset, offset_key, offset_value
 from ottla.protocol.messages.delete_groups import DeleteGroupsRequest
-from ottla.protocol.record_batch import build_batch, control_batch
+from ottla.protocol.records.record_batch import build_batch, control_batch
 from tests.support.wire.group_requests import (
     commit_request,
     delete_offsets_request,

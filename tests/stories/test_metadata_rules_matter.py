@@ -11,32 +11,21 @@ from typing import Any, NamedTuple
 import pytest
 
 from ottla.errors import ErrorCode
-from ottla.metadata import (
-    config_changes,
-    duties,
-    elections,
-    isr_changes,
-    reassignments,
-    records,
-    registration,
-)
-from ottla.metadata.decisions import Unchanged
-from ottla.metadata.elections import Election
-from ottla.metadata.isr_proposals import IsrProposals
-from ottla.metadata.session_locks import Peers
-from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata import records
+from ottla.metadata.changes import config_changes, reassignments, registration
+from ottla.metadata.controller import duties, elections, isr_changes
+from ottla.metadata.controller.decisions import Unchanged
+from ottla.metadata.controller.elections import Election
+from ottla.metadata.controller.isr_proposals import IsrProposals
+from ottla.metadata.controller.sweep import Sweep
+from ottla.metadata.sqlite.session_locks import Peers
+from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Check, Operation
-from ottla.metadata.sweep import Sweep
 from ottla.testing.memory_store import MemoryStore, MemoryTree
-from tests.unit.metadata import (
-    test_config_changes,
-    test_elections,
-    test_features,
-    test_isr_changes,
-    test_membership,
-    test_reassignments,
-    test_sqlite_store,
-)
+from tests.unit.metadata import test_membership
+from tests.unit.metadata.changes import test_config_changes, test_features, test_reassignments
+from tests.unit.metadata.controller import test_elections, test_isr_changes
+from tests.unit.metadata.sqlite import test_sqlite_store
 
 Patch = pytest.MonkeyPatch
 

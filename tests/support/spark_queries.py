@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from ottla.pipeline import queries
+from ottla.pipeline.running import queries
 
 MANY = 1000
 """How often a test starts a query: the machine may be busy for any time."""

@@ -13,11 +13,12 @@ from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs, decode_offse
 from ottla.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
 from ottla.log.segments.index import CorruptIndex, OffsetIndex, TimeIndex
 from ottla.log.segments.transaction_index import decode_entries
-from ottla.protocol import compression, framing, record_batch
-from ottla.protocol._speedups import crc32c
+from ottla.protocol import framing
 from ottla.protocol.api import API
-from ottla.protocol.compression import CompressionError
 from ottla.protocol.primitives import ProtocolError
+from ottla.protocol.records import compression, record_batch
+from ottla.protocol.records._speedups import crc32c
+from ottla.protocol.records.compression import CompressionError
 from ottla.types import TopicPartition
 from tests.support.wire.messages import every_message
 

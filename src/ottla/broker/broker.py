@@ -12,11 +12,15 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.coordinators import Coordinators
 from ottla.broker.dispatch import Dispatcher
-from ottla.broker.handler_support.fetch_sessions import FetchSessions
-from ottla.broker.handler_support.transaction_verification import TransactionalAppend, TransactionVerifier, Verdicts
-from ottla.broker.health import SERVING, STOPPING, Health
-from ottla.broker.http_endpoint import HttpEndpoint, Page
+from ottla.broker.handler_support.fetching.fetch_sessions import FetchSessions
+from ottla.broker.handler_support.transactions.transaction_verification import (
+    TransactionalAppend,
+    TransactionVerifier,
+    Verdicts,
+)
 from ottla.broker.identity import read_identity, write_identity
+from ottla.broker.monitoring.health import SERVING, STOPPING, Health
+from ottla.broker.monitoring.http_endpoint import HttpEndpoint, Page
 from ottla.broker.services import Services
 from ottla.broker.settings.authorizer_settings import make_authorizer
 from ottla.broker.settings.config import BrokerConfig, Settings
@@ -35,12 +39,12 @@ from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, files_for_connections
 from ottla.metadata.etcd.location import is_etcd
-from ottla.metadata.file_systems import check_local
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
 from ottla.metadata.opening import DATABASE_FILE, METADATA_DIRECTORY, access_of, open_store
+from ottla.metadata.sqlite.file_systems import check_local
 from ottla.metadata.store import MetadataStore
-from ottla.net.server import Connection, Disconnect, Limits, Server
+from ottla.net.server.server import Connection, Disconnect, Limits, Server
 from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.security.protocols import SecurityProtocol
@@ -49,9 +53,9 @@ from ottla.types import Endpoint, TopicPartition
 if TYPE_CHECKING:
     from ottla.broker.authentication.listeners import Listeners
     from ottla.broker.authentication.scram_users import ImageUsers
-    from ottla.broker.metrics import Metrics
+    from ottla.broker.monitoring.metrics import Metrics
+    from ottla.broker.monitoring.watchdog import Watchdog
     from ottla.broker.throttling import QuotaKeeper
-    from ottla.broker.watchdog import Watchdog
 
 
 log = logging.getLogger("ottla.broker")
@@ -350,7 +354,7 @@ class Broker:
             raise _cannot_listen(address, error, "--metrics") from None
 
     def _start_metrics(self, http: "HttpEndpoint", server: Server) -> None:
-        from ottla.broker import metrics
+        from ottla.broker.monitoring import metrics
 
         try:
             self.metrics = metrics.Metrics(self.dispatcher, server, self.services)
@@ -364,7 +368,7 @@ class Broker:
 
     def watch_event_loop(self) -> None:
         """Logs steps of the event loop that take too long. Not part of `start`: simulated time has no slow steps."""
-        from ottla.broker.watchdog import Watchdog
+        from ottla.broker.monitoring.watchdog import Watchdog
 
         config, dispatcher = self.config, self.dispatcher
         self._watchdog = Watchdog(
@@ -455,7 +459,7 @@ def _verify_by(services: Services) -> TransactionVerifier:
     """Asks the transaction coordinator, whose code is imported with the first transaction."""
 
     def verify(append: TransactionalAppend) -> Verdicts | Awaitable[Verdicts]:
-        from ottla.broker.handler_support.transaction_requests import verifier
+        from ottla.broker.handler_support.transactions.transaction_requests import verifier
 
         services.verify_transaction = verifier(services)
         return services.verify_transaction(append)

@@ -5,7 +5,7 @@ the connection's requests (stage one), and returns the response, None for "no re
 the response (stage two). It raises KafkaError; only this file turns that into a response.
 
 A new API takes a message table in `protocol/messages/`, a row in `protocol/api.py` and one file in `handlers/`.
-`tests/unit/broker/test_handlers.py` reports what is missing.
+`tests/unit/broker/handlers/test_handlers.py` reports what is missing.
 """
 
 import asyncio
@@ -23,8 +23,8 @@ from ottla.broker.services import Context, Services
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.log_limit import LogLimit
-from ottla.net.ordered_responses import Response
-from ottla.net.server import Connection, Disconnect
+from ottla.net.server.ordered_responses import Response
+from ottla.net.server.server import Connection, Disconnect
 from ottla.protocol.api import API, Api, ApiKey, snake_case
 from ottla.protocol.framing import RequestHeader, decode_request_header, encode_response_parts
 from ottla.protocol.primitives import MALFORMED, ProtocolError

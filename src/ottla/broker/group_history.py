@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ottla.coordinator.group.history import Rebalanced
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
-from ottla.metadata.cluster_changes import ClusterChanges
-from ottla.metadata.controller import NewTopic
+from ottla.metadata.changes.cluster_changes import ClusterChanges
+from ottla.metadata.changes.topic_changes import NewTopic
 from ottla.net.backoff import Backoff
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.types import REBALANCES_TOPIC, TopicPartition
 

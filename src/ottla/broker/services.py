@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from ottla.broker.handler_support.transaction_verification import TransactionVerifier, refuse_transactions
+from ottla.broker.handler_support.transactions.transaction_verification import TransactionVerifier, refuse_transactions
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.log_limit import safe_to_log
 from ottla.security.resources import NOT_REPORTED
 
 if TYPE_CHECKING:
     from ottla.broker.coordinators import Coordinators
-    from ottla.broker.handler_support.fetch_sessions import FetchSessions
+    from ottla.broker.handler_support.fetching.fetch_sessions import FetchSessions
     from ottla.broker.settings.config import BrokerConfig, Settings
     from ottla.clock import Clock, MonotonicClock
     from ottla.coordinator.group.shard import GroupShard
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ottla.coordinator.transaction.shard import TransactionShard
     from ottla.metadata.follower import MetadataFollower
     from ottla.metadata.image import ClusterImage
-    from ottla.net.server import Connection
+    from ottla.net.server.server import Connection
     from ottla.replication.broker_peers import BrokerPeers
     from ottla.replication.replica_manager import ReplicaManager
     from ottla.security.authorizer import Authorizer, Decisions

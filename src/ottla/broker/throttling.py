@@ -12,11 +12,11 @@ from ottla.broker.handler_support.broker_clients import is_broker
 from ottla.broker.services import Context
 from ottla.broker.settings.listeners import connection_rates
 from ottla.clock import monotonic
+from ottla.metadata.changes.quota_changes import client_quotas
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.quota_changes import client_quotas
-from ottla.net.connection_rates import ConnectionRates
-from ottla.net.ordered_responses import Response
-from ottla.net.server import Server
+from ottla.net.server.connection_rates import ConnectionRates
+from ottla.net.server.ordered_responses import Response
+from ottla.net.server.server import Server
 from ottla.protocol.api import BEFORE_AUTHENTICATION, ApiKey
 from ottla.protocol.framing import encode_response_parts
 from ottla.protocol.messages.fetch import FetchRequest

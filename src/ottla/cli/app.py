@@ -80,7 +80,7 @@ def root(
 
 def serve(context: typer.Context) -> None:
     """Run a broker until Ctrl-C."""
-    from ottla.cli.serve import serve as run_broker
+    from ottla.cli.serve.command import serve as run_broker
 
     raise typer.Exit(run_broker(context.args))
 

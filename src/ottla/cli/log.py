@@ -24,7 +24,7 @@ from ottla.cli.output import (
 from ottla.cli.session import AsJson
 from ottla.errors import KafkaError, OttlaError
 from ottla.log import inspect
-from ottla.protocol.record_batch import ControlType, Record
+from ottla.protocol.records.record_batch import ControlType, Record
 
 app = typer.Typer(help="Inspect log files on disk.", no_args_is_help=True)
 

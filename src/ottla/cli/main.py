@@ -11,7 +11,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words and words[0] == "serve":
-        from ottla.cli.serve import serve
+        from ottla.cli.serve.command import serve
 
         return serve(words[1:])
     if words == ["--version"]:

@@ -19,8 +19,8 @@ from ottla.client.core.security import client_security
 from ottla.client.core.security_settings import SECURITY
 from ottla.client.core.settings import AdminConfig, ClientConfig, ConsumerConfig, build, parse_endpoint
 from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
-from ottla.net.connection import Connection
-from ottla.net.tls_errors import DroppedTlsError
+from ottla.net.client.connection import Connection
+from ottla.net.client.tls_errors import DroppedTlsError
 from ottla.types import TopicPartition
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"

@@ -16,7 +16,7 @@ from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, Wr
 from ottla.types import TopicPartition, partitions_by_topic
 
 if TYPE_CHECKING:
-    from ottla.net.connection import Answer
+    from ottla.net.client.connection import Answer
     from ottla.replication.broker_peers import BrokerPeers
 
 Codes = dict[TopicPartition, ErrorCode]

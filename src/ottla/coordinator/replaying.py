@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ottla.coordinator.effects import Append, Shard
-from ottla.protocol.batch_layout import CONTROL, TRANSACTIONAL
-from ottla.protocol.record_batch import (
+from ottla.protocol.records.batch_layout import CONTROL, TRANSACTIONAL
+from ottla.protocol.records.record_batch import (
     BatchHeader,
     ControlType,
     CorruptBatch,

@@ -18,7 +18,7 @@ from ottla.coordinator.replaying import in_batches, undisturbed
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.metadata.image import ClusterImage
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ACKS_ALL, ReplicaManager
 from ottla.types import TopicPartition, partition_for

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from ottla.log.producers.producer_snapshot import SnapshotRow, decode_rows
 from ottla.log.segments.index import OffsetIndex, TimeIndex
 from ottla.log.segments.transaction_index import ENTRY_SIZE, AbortedTransaction, decode_entries
-from ottla.protocol.batch_inspection import inspect_records
-from ottla.protocol.record_batch import (
+from ottla.protocol.records.batch_inspection import inspect_records
+from ottla.protocol.records.record_batch import (
     HEADER_SIZE,
     BatchHeader,
     ControlType,

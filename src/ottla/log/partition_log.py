@@ -29,8 +29,8 @@ from ottla.log.segments.segment import Segment
 from ottla.log.segments.time_search import OffsetAndTimestamp, TimeSearch, find_by_timestamp, find_latest
 from ottla.log.segments.transaction_index import AbortedTransaction, collect
 from ottla.log.validation import BatchRules, Prepared, stamp_append_time
-from ottla.protocol.batch_layout import CONTROL, LENGTH_END, TRANSACTIONAL
-from ottla.protocol.record_batch import (
+from ottla.protocol.records.batch_layout import CONTROL, LENGTH_END, TRANSACTIONAL
+from ottla.protocol.records.record_batch import (
     BatchHeader,
     read_end_marker,
     stamped_prefix,

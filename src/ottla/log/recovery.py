@@ -21,8 +21,8 @@ from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.segments.scan import BATCHES_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment import SUFFIXES, Segment, file_name
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC, MAGIC_POSITION
-from ottla.protocol.record_batch import CorruptBatch
+from ottla.protocol.records.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC, MAGIC_POSITION
+from ottla.protocol.records.record_batch import CorruptBatch
 from ottla.types import INT32_MAX
 
 log = logging.getLogger("ottla.log")

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.record_batch import BatchHeader, check_crc, iter_batches
+from ottla.protocol.records.record_batch import BatchHeader, check_crc, iter_batches
 from ottla.types import TopicPartition
 
 

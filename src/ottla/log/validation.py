@@ -9,9 +9,9 @@ from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
-from ottla.protocol import _speedups
-from ottla.protocol.batch_inspection import RecordsSummary, inspect_records, inspect_section
-from ottla.protocol.batch_layout import (
+from ottla.protocol.records import _speedups
+from ottla.protocol.records.batch_inspection import RecordsSummary, inspect_records, inspect_section
+from ottla.protocol.records.batch_layout import (
     CODEC_MASK,
     CONTROL,
     DELETE_HORIZON,
@@ -23,8 +23,8 @@ from ottla.protocol.batch_layout import (
     MAGIC_POSITION,
     TRANSACTIONAL,
 )
-from ottla.protocol.compression import Codec, compress, release
-from ottla.protocol.record_batch import (
+from ottla.protocol.records.compression import Codec, compress, release
+from ottla.protocol.records.record_batch import (
     NO_TIMESTAMP,
     BatchHeader,
     BytesLike,

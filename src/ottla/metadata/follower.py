@@ -12,15 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.metadata import elections, records
-from ottla.metadata.cluster_changes import MAX_ATTEMPTS, ClusterChanges, Decide, R, cannot_commit, new_topic_id, not_now
+from ottla.metadata import records
+from ottla.metadata.changes.cluster_changes import (
+    MAX_ATTEMPTS,
+    ClusterChanges,
+    Decide,
+    R,
+    cannot_commit,
+    new_topic_id,
+    not_now,
+)
+from ottla.metadata.changes.registration import Joining, is_report_due, mark_leaving, register, report_logs
 from ottla.metadata.config import ControllerConfig
-from ottla.metadata.decisions import Decision, Put
-from ottla.metadata.duties import ControllerDuties
+from ottla.metadata.controller import elections
+from ottla.metadata.controller.decisions import Decision, Put
+from ottla.metadata.controller.duties import ControllerDuties
+from ottla.metadata.controller.lost_brokers import LostBrokers
 from ottla.metadata.follower_state import FollowerState, move
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
-from ottla.metadata.lost_brokers import LostBrokers
-from ottla.metadata.registration import Joining, is_report_due, mark_leaving, register, report_logs
 from ottla.metadata.store import (
     Change,
     Check,
@@ -37,9 +46,9 @@ from ottla.metadata.store import (
 from ottla.types import TopicPartition, uuid_to_text
 
 if TYPE_CHECKING:
-    from ottla.metadata.controller import Rules
-    from ottla.metadata.isr_changes import IsrChange
-    from ottla.metadata.isr_proposals import IsrProposals
+    from ottla.metadata.changes.topic_changes import Rules
+    from ottla.metadata.controller.isr_changes import IsrChange
+    from ottla.metadata.controller.isr_proposals import IsrProposals
 
 log = logging.getLogger("ottla.metadata")
 
@@ -444,13 +453,13 @@ class MetadataFollower:
         if self._state is FollowerState.FROZEN:
             return ErrorCode.NOT_CONTROLLER
         if self._proposals is None:
-            from ottla.metadata.isr_proposals import IsrProposals
+            from ottla.metadata.controller.isr_proposals import IsrProposals
 
             self._proposals = IsrProposals(self._alter_partitions)
         return await self._proposals.propose(change)
 
     async def _alter_partitions(self, changes: "Sequence[IsrChange]") -> list[ErrorCode]:
-        from ottla.metadata.isr_changes import alter_partitions
+        from ottla.metadata.controller.isr_changes import alter_partitions
 
         return await self._decide_and_commit(
             lambda image: alter_partitions(image, self._rules, self.broker_id, changes), self._store.commit

@@ -23,7 +23,7 @@ def open_store(
         from ottla.metadata.etcd.store import EtcdStore
 
         return EtcdStore(parse_location(location), access, session_timeout_ms=session_timeout_ms)
-    from ottla.metadata.sqlite_store import SqliteStore
+    from ottla.metadata.sqlite.store import SqliteStore
 
     return SqliteStore(location, session_timeout_ms=session_timeout_ms, clock=clock)
 

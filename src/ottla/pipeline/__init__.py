@@ -9,6 +9,6 @@
 `ottla pipeline run FILE` runs it. Nothing here imports Spark before it does.
 """
 
-from ottla.pipeline.python_file import database, pipeline, table, topic
+from ottla.pipeline.definition.python_file import database, pipeline, table, topic
 
 __all__ = ["database", "pipeline", "table", "topic"]

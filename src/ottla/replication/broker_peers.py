@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.metadata.image import ClusterImage
 from ottla.net.backoff import Backoff
-from ottla.net.client_security import ClientSecurity
-from ottla.net.peers import Peers
+from ottla.net.client.client_security import ClientSecurity
+from ottla.net.client.peers import Peers
 
 if TYPE_CHECKING:
     import asyncio
 
-    from ottla.net.connection import Answer
+    from ottla.net.client.connection import Answer
 
 BROKER_CLIENT_ID = "broker-"
 """Brokers append their id to it when they send requests to each other."""

@@ -22,7 +22,7 @@ from ottla.replication.throttling import is_throttled_follower
 
 if TYPE_CHECKING:
     from ottla.metadata.image import ClusterImage
-    from ottla.net.connection import Answer
+    from ottla.net.client.connection import Answer
     from ottla.replication.replica_manager import ReplicaManager
 
 log = logging.getLogger("ottla.replication")

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode
-from ottla.metadata.isr_changes import IsrChange
+from ottla.metadata.controller.isr_changes import IsrChange
 from ottla.net.backoff import Backoff
 from ottla.replication.replica import NO_EPOCH, Replica
 

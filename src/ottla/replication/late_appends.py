@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import PartitionLog
 from ottla.log.validation import Prepared, TooMuchWork
-from ottla.net.connection_state import CLOSING
+from ottla.net.server.connection_state import CLOSING
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from ottla.log.cleaning.compactor import CompactionPlan
 from ottla.log.cleaning.log_cleaning import apply_compaction, compaction_failed, enforce_retention, plan_compaction
 from ottla.log.flush import FlushTicket
 from ottla.log.log_directory import LogDirectory
-from ottla.protocol.record_batch import CorruptBatch
+from ottla.protocol.records.record_batch import CorruptBatch
 from ottla.replication.clock_guard import FILE as CLOCK_FILE
 from ottla.replication.clock_guard import ClockGuard
 from ottla.replication.config import ReplicaConfig

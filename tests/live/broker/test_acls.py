@@ -10,7 +10,7 @@ import pytest
 
 from ottla import Broker
 from ottla.broker.dispatch import SERVED
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from ottla.broker.permissions import PERMISSIONS
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import ottla
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import ottla
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from ottla.errors import OttlaError
 from tests.support.waiting import PATIENCE_S
 

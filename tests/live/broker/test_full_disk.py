@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from ottla import Admin, Broker, Consumer, Producer
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from ottla.errors import ErrorCode, OttlaError
 from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from tests.support.processes.small_disk import SmallDisk, small_disk
 from tests.support.waiting import eventually
 from tests.support.wire.raw import RawConnection

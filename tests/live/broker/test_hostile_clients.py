@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Broker, Producer
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ottla
-from ottla.broker.embedded_cluster import EmbeddedCluster
+from ottla.broker.embedded.cluster import EmbeddedCluster
 from ottla.client.core.model import NewTopic
 from ottla.errors import OttlaError
 from tests.support.waiting import eventually

@@ -12,7 +12,7 @@ import kafka
 import pytest
 
 import ottla
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from tests.support.waiting import PATIENCE_S, eventually
 
 
@@ -108,7 +108,12 @@ def test_a_broker_without_tls_and_sasl_imports_neither() -> None:
     """They would delay its start."""
     code = "import sys, ottla.broker.broker; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    security = {"ottla.net.tls_transport", "ottla.broker.authentication", "ottla.security.tls", "ottla.security.sasl"}
+    security = {
+        "ottla.net.server.tls_transport",
+        "ottla.broker.authentication",
+        "ottla.security.tls",
+        "ottla.security.sasl",
+    }
     assert not {*security, "cryptography", "jwt"} & {*found}
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import ottla
-from ottla.broker.embedded_cluster import EmbeddedCluster
+from ottla.broker.embedded.cluster import EmbeddedCluster
 from ottla.cli.main import main
 from tests.support.waiting import eventually
 

@@ -24,7 +24,7 @@ from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.types import TopicPartition
 from tests.support.waiting import PATIENCE_S, eventually
 from tests.support.wire.raw import RawConnection

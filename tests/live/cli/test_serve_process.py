@@ -22,7 +22,7 @@ from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTop
 from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from ottla.protocol.record_batch import build_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import build_batch, iter_batches, read_records
 from tests.support.waiting import PATIENCE_S
 
 SOURCE = str(Path(__file__).parents[3] / "src")
@@ -333,7 +333,7 @@ def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
 
 def test_serve_imports_no_library_of_other_commands() -> None:
     """Keeps the start-up fast."""
-    code = "import sys, ottla.cli.serve, ottla.broker.broker; print(' '.join(sys.modules))"
+    code = "import sys, ottla.cli.serve.command, ottla.broker.broker; print(' '.join(sys.modules))"
     out = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, env={**os.environ, "PYTHONPATH": SOURCE}, check=True
     )

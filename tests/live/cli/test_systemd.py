@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.systemd import notify, watchdog_interval_s
+from ottla.cli.serve.systemd import notify, watchdog_interval_s
 from tests.support.waiting import PATIENCE_S
 
 SOURCE = str(Path(__file__).parents[3] / "src")

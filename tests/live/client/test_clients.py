@@ -24,7 +24,7 @@ from ottla import (
     Producer,
 )
 from ottla.client.core.model import EARLIEST, LATEST, MAX_TIMESTAMP, ConfigEntry, NewTopic
-from ottla.protocol.record_batch import Codec
+from ottla.protocol.records.record_batch import Codec
 from ottla.types import TopicPartition
 from tests.support.waiting import PATIENCE_S, eventually
 

@@ -9,7 +9,7 @@ from ottla.errors import OttlaError
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
 
 
 def test_a_prepared_transaction_stays_while_its_producer_continues_with_another_id(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ottla import Admin, Consumer, Producer
 
 if TYPE_CHECKING:
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
 
 RECORDS = 4000
 ROUNDS, ROUNDS_MAX = 8, 60

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Create
 from tests.support.waiting import PATIENCE_S, slowness, stretched
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OTHER_PROCESS = """
     import asyncio, sys
-    from ottla.metadata.sqlite_store import SqliteStore
+    from ottla.metadata.sqlite.store import SqliteStore
     from ottla.metadata.store import Create
 
     async def main():
@@ -68,7 +68,7 @@ def start_other(path: str, session_timeout_ms: int = 18_000, program: str = OTHE
 
 BRIEF_PROCESS = """
     import asyncio, sys
-    from ottla.metadata.sqlite_store import SqliteStore
+    from ottla.metadata.sqlite.store import SqliteStore
 
     async def main():
         store = SqliteStore(sys.argv[1], session_timeout_ms=int(sys.argv[2]))
@@ -144,7 +144,7 @@ def test_a_hanging_process_expires_after_its_session_timeout(path: str) -> None:
 
 STOPS_INSIDE_A_TRANSACTION = """
     import asyncio, os, signal, sys, time
-    from ottla.metadata.sqlite_store import SqliteStore
+    from ottla.metadata.sqlite.store import SqliteStore
     from ottla.metadata.store import Create
 
     async def main():

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.loading import load
-from ottla.pipeline.model import Pipeline
-from ottla.pipeline.state import StateDirectory
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.definition.model import Pipeline
+from ottla.pipeline.running.state import StateDirectory
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def test_a_driver_that_outlives_its_run_still_holds_the_lock(made: Pipeline) -> 
 def test_reading_a_pipeline_does_not_import_spark(made: Pipeline) -> None:
     """`ottla pipeline --help` and mistakes in YAML must not take a second."""
     code = (
-        "import sys; from pathlib import Path; from ottla.pipeline.loading import load;"
-        f"load(Path({made.file!r})); import ottla.pipeline.supervisor, ottla.pipeline.status;"
+        "import sys; from pathlib import Path; from ottla.pipeline.definition.loading import load;"
+        f"load(Path({made.file!r})); import ottla.pipeline.running.supervisor, ottla.pipeline.running.status;"
         "sys.exit(any(name in sys.modules for name in ('pyspark', 'pyarrow', 'pandas')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from ottla import Admin, Producer
-from ottla.pipeline.loading import load
-from ottla.pipeline.status import QueryStatus, status_of
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.running.status import QueryStatus, status_of
 from ottla.types import TopicPartition
 
 
@@ -49,7 +49,9 @@ class Shop:
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timeout for users is short; the brokers of tests may be slow."""
-    monkeypatch.setattr("ottla.pipeline.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap})
+    monkeypatch.setattr(
+        "ottla.pipeline.running.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap}
+    )
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from ottla.client.blocking import Admin
-from ottla.pipeline.loading import load
-from ottla.pipeline.status import QueryStatus, status_of
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.running.status import QueryStatus, status_of
 from tests.support.processes.oracle import Target
 from tests.support.worlds.sink_stage import SinkStage
 
@@ -27,7 +27,9 @@ checkpoint: {checkpoint}
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timeout for users is short; the brokers of tests may be slow."""
-    monkeypatch.setattr("ottla.pipeline.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap})
+    monkeypatch.setattr(
+        "ottla.pipeline.running.status.admin_settings", lambda bootstrap, _: {"bootstrap.servers": bootstrap}
+    )
 
 
 @pytest.fixture

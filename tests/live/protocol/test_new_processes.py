@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.protocol import _pure
-from ottla.protocol.compression import Codec
+from ottla.protocol.records import _pure
+from ottla.protocol.records.compression import Codec
 from tests.support.waiting import PATIENCE_S
 from tests.support.wire.compressed import bombs
 
@@ -51,11 +51,11 @@ def test_an_environment_variable_selects_the_python_kernels() -> None:
 def test_an_environment_variable_selects_the_python_kernels_for_arrow() -> None:
     pytest.importorskip("pyarrow")
     program = (
-        "import ottla.protocol.arrow_batches as i, ottla.protocol.arrow_rows as o; print(i.NATIVE, o.NATIVE, "
+        "from ottla.protocol.arrow import arrow_batches as i, arrow_rows as o; print(i.NATIVE, o.NATIVE, "
         "i._decoder.__name__, o._encoder.__name__)"
     )
     found = run(program, OTTLA_PURE="1")
-    assert found.split() == ["False", "False", "ottla.protocol._arrow_pure", "ottla.protocol._arrow_pure"]
+    assert found.split() == ["False", "False", "ottla.protocol.arrow._arrow_pure", "ottla.protocol.arrow._arrow_pure"]
 
 
 def test_messages_are_imported_on_first_use() -> None:
@@ -71,7 +71,7 @@ assert [name for name in loaded() if ".messages." in name] == ["ottla.protocol.m
 
 LIMITED = """
 import resource, sys
-from ottla.protocol.compression import CompressionError, decompress, compress
+from ottla.protocol.records.compression import CompressionError, decompress, compress
 for codec in (1, 2, 3, 4):
     decompress(codec, compress(codec, b"warm up"), 100)
 bombs = [(line.split()[0], bytes.fromhex(line.split()[1])) for line in sys.stdin]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.verify.anomalies import Anomaly, Kind
-from ottla.verify.checker import check
+from ottla.verify.checks.checker import check
 from ottla.verify.clients.own import OwnLibrary
 from ottla.verify.cluster.local import LocalCluster
 from ottla.verify.cluster.nemesis import Nemesis

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import cramjam
 import lz4.frame
 
-from ottla.protocol._speedups import crc32c
 from ottla.protocol.framing import decode_response
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records._speedups import crc32c
+from ottla.protocol.records.record_batch import build_batch
 from tests.support.hostile.battlefield import Battlefield, frame
 from tests.support.hostile.topics_used import VICTIMS, produce_request
 

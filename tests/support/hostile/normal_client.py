@@ -17,7 +17,7 @@ from typing import Any
 
 from ottla.errors import ErrorCode
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.protocol.record_batch import build_batch, iter_batches
+from ottla.protocol.records.record_batch import build_batch, iter_batches
 from ottla.types import TopicPartition
 from tests.support.hostile.topics_used import fetch_request, produce_request
 from tests.support.waiting import PATIENCE_S, Wait

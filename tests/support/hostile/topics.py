@@ -9,7 +9,7 @@ from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.metadata import MetadataRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from tests.support.hostile.battlefield import Battlefield, frame
 from tests.support.hostile.topics_used import LARGE, PLAIN, create_request, fetch_request, produce_request
 

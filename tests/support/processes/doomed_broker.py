@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 from ottla.cli.main import main
-from ottla.metadata import sqlite_operations, sqlite_store
+from ottla.metadata.sqlite import operations as sqlite_operations
+from ottla.metadata.sqlite import store as sqlite_store
 
 
 def install(doom: str) -> None:

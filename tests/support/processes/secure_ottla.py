@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ottla import Admin
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from tests.support.identity_provider import Provider, serving_tokens
 from tests.support.processes.oracle import free_port
 from tests.support.processes.secure_oracle import (

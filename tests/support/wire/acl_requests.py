@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.messages.create_acls import CreateAclsRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.protocol.schema import Message
 from ottla.security.resources import Operation, PatternType, PermissionType, ResourceType
 from tests.support.wire.raw import AT

@@ -7,7 +7,7 @@ import zlib
 import cramjam
 import lz4.frame
 
-from ottla.protocol.compression import XERIAL_MAGIC, Codec
+from ottla.protocol.records.compression import XERIAL_MAGIC, Codec
 
 
 def raw_snappy(data: bytes) -> bytes:

@@ -3,9 +3,9 @@
 import random
 from typing import Any
 
-from ottla.protocol._pure import encode_varint
-from ottla.protocol.compression import Codec, compress
-from ottla.protocol.record_batch import BatchHeader, assemble
+from ottla.protocol.records._pure import encode_varint
+from ottla.protocol.records.compression import Codec, compress
+from ottla.protocol.records.record_batch import BatchHeader, assemble
 from tests.support.wire.raw import AT
 
 

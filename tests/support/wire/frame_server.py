@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ottla.net.server import Connection, Limits, Server
+from ottla.net.server.server import Connection, Limits, Server
 from tests.support.waiting import PATIENCE_S
 
 MIB = 1024 * 1024

@@ -22,7 +22,7 @@ from ottla.protocol.messages.list_offsets import ListOffsetsRequest
 from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from ottla.protocol.record_batch import ControlType, build_batch, iter_batches, read_end_marker, read_records
+from ottla.protocol.records.record_batch import ControlType, build_batch, iter_batches, read_end_marker, read_records
 from ottla.protocol.schema import Message
 
 RETRIED = frozenset(

@@ -17,7 +17,7 @@ from ottla.log.cleaning.log_cleaning import apply_compaction, enforce_retention,
 from ottla.log.config import TopicConfig
 from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import Origin, PartitionLog
-from ottla.protocol.record_batch import Codec, build_batch, control_batch, iter_batches
+from ottla.protocol.records.record_batch import Codec, build_batch, control_batch, iter_batches
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import INT64_MAX, TopicPartition

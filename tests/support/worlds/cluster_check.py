@@ -7,7 +7,7 @@ from ottla.errors import KafkaError
 from ottla.metadata.image import PartitionImage
 from ottla.replication.replica import Replica
 from ottla.testing.cluster_world import ClusterWorld
-from ottla.verify.checker import check
+from ottla.verify.checks.checker import check
 from ottla.verify.history import UNCOMMITTED, History, partition_name
 from tests.support import fresh_load
 from tests.support.histories import final_read

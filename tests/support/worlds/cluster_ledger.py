@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ottla.log.partition_log import PartitionLog
-from ottla.protocol.record_batch import iter_batches
+from ottla.protocol.records.record_batch import iter_batches
 
 if TYPE_CHECKING:
     from ottla.types import TopicPartition

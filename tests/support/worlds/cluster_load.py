@@ -1,6 +1,6 @@
 """Clients of a simulated cluster: senders, transactional senders, readers and group members, with their histories.
 
-Every value is a unique number. `Load.history` has what R2's checker needs (ottla.verify.checker).
+Every value is a unique number. `Load.history` has what R2's checker needs (ottla.verify.checks.checker).
 """
 
 import asyncio

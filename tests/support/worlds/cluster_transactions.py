@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import NewTopic
+from ottla.metadata.changes.topic_changes import NewTopic
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.produce import ProduceRequest

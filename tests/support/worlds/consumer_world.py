@@ -14,7 +14,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import FetchResponse
 from ottla.protocol.messages.list_offsets import ListOffsetsResponse
 from ottla.protocol.messages.metadata import MetadataResponse
-from ottla.protocol.record_batch import build_batch, read_header
+from ottla.protocol.records.record_batch import build_batch, read_header
 from ottla.types import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:

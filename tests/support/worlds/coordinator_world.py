@@ -16,7 +16,7 @@ from ottla.coordinator.runtime import CoordinatorRuntime
 from ottla.log.partition_log import Origin
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.framing import decode_response, encode_request
-from ottla.protocol.record_batch import iter_batches, read_records
+from ottla.protocol.records.record_batch import iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.types import OFFSETS_TOPIC, REBALANCES_TOPIC, TopicPartition
 from tests.support import fresh_load

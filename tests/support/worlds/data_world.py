@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ottla.broker.dispatch import handler_for
-from ottla.broker.handler_support.fetch_sessions import FetchSessions
+from ottla.broker.handler_support.fetching.fetch_sessions import FetchSessions
 from ottla.broker.services import Context, Services
 from ottla.broker.settings.config import BrokerConfig
 from ottla.config import parse
@@ -19,10 +19,10 @@ from ottla.log.log_directory import LogDirectory
 from ottla.log.partition_log import PartitionLog
 from ottla.log.segments.file_records import FileRecords
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
-from ottla.net.connection_state import READING, State
+from ottla.net.server.connection_state import READING, State
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from ottla.protocol.record_batch import Record, build_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import Record, build_batch, iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.replica import Replica

@@ -11,7 +11,14 @@ from ottla.log.disk import Disk
 from ottla.log.opening import open_log
 from ottla.log.partition_log import Appended, Origin, PartitionLog
 from ottla.log.segments.time_search import LargeBatch, OffsetAndTimestamp
-from ottla.protocol.record_batch import BatchHeader, Record, build_batch, control_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import (
+    BatchHeader,
+    Record,
+    build_batch,
+    control_batch,
+    iter_batches,
+    read_records,
+)
 from ottla.types import TopicPartition
 
 NOON = 1_700_000_000_000

@@ -16,7 +16,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.init_producer_id import InitProducerIdResponse
 from ottla.protocol.messages.metadata import MetadataResponse
 from ottla.protocol.messages.produce import ProduceResponse
-from ottla.protocol.record_batch import read_header, read_records
+from ottla.protocol.records.record_batch import read_header, read_records
 from ottla.types import ZERO_UUID, TopicPartition
 
 VERSION = 9

@@ -8,7 +8,7 @@ from typing import Any
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.testing.world import BOOTSTRAP, World
 from tests.support.wire.transactional import NEW, Protocol, RawClient, TransactionalProducer
 

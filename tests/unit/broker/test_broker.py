@@ -27,7 +27,7 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch, read_records
+from ottla.protocol.records.record_batch import build_batch, read_records
 from tests.support.seeds import each_seed
 
 CLEAN_MARK = ".kafka_cleanshutdown"

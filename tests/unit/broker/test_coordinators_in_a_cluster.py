@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.handler_support.transaction_requests import for_producer
+from ottla.broker.handler_support.transactions.transaction_requests import for_producer
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import NewTopic
+from ottla.metadata.changes.topic_changes import NewTopic
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
 from ottla.protocol.messages.list_transactions import ListTransactionsRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import build_batch, iter_batches, read_records
 from ottla.testing.cluster_world import PORT, ClusterWorld
 from ottla.types import REBALANCES_TOPIC
 from tests.support.wire.group_requests import commit_request, heartbeat_request, join_request, sync_request

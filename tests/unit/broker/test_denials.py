@@ -9,8 +9,8 @@ import pytest
 from ottla.broker import denials as module
 from ottla.broker.denials import LINES, Denials
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import NewTopic
-from ottla.net.connection import Connection
+from ottla.metadata.changes.topic_changes import NewTopic
+from ottla.net.client.connection import Connection
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
 from ottla.protocol.messages.create_topics import CreateTopicsRequest

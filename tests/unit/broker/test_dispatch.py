@@ -11,7 +11,7 @@ from ottla.broker import dispatch
 from ottla.broker.dispatch import SERVED, Dispatcher, advertised, handler_for
 from ottla.broker.handler_support.error_responses import error_response
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.server import Disconnect
+from ottla.net.server.server import Disconnect
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_response, encode_request
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse

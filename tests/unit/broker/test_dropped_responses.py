@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.handler_support.later import Later
-from ottla.broker.handler_support.transaction_requests import Codes, answer_with
+from ottla.broker.handler_support.transactions.transaction_requests import Codes, answer_with
 from ottla.broker.handlers.add_partitions_to_txn import _pack_later
 from ottla.errors import ErrorCode, KafkaError
 from ottla.testing import SimLoop

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.metrics import Metrics
+from ottla.broker.monitoring.metrics import Metrics
 from ottla.broker.services import Context
 from ottla.broker.throttling import is_exempt
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.connection import Connection
+from ottla.net.client.connection import Connection
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest
@@ -19,7 +19,7 @@ from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.protocol.schema import Message
 from ottla.security.resources import Operation
 from ottla.testing import World

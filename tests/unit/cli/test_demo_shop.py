@@ -15,7 +15,7 @@ from ottla.cli.demo.shop import (
     pipeline_text,
     prices_text,
 )
-from ottla.pipeline.loading import load
+from ottla.pipeline.definition.loading import load
 
 
 def test_the_expected_result_matches_the_orders() -> None:

@@ -12,7 +12,7 @@ from ottla.cli.main import main
 from ottla.cli.output import bytes_json, bytes_text, count, plural, safe_text, size, time_text
 from ottla.log.segments.index import OffsetIndex, TimeIndex
 from ottla.log.segments.transaction_index import AbortedTransaction, encode_entries
-from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_header, stamp
+from ottla.protocol.records.record_batch import Codec, build_batch, control_batch, read_header, stamp
 from tests.support.wire.damaged import damaged
 
 NAME = "00000000000000000100"

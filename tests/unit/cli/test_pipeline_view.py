@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from ottla.cli.pipeline.view import JsonView, LiveView, PlainView
-from ottla.pipeline.progress import Batch
-from ottla.pipeline.state import QueryState, RunState
+from ottla.pipeline.running.progress import Batch
+from ottla.pipeline.running.state import QueryState, RunState
 
 NOON = 1_767_268_800_000
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.cli.serve import serve
-from ottla.cli.serve_options import parse_options
+from ottla.cli.serve.command import serve
+from ottla.cli.serve.options import parse_options
 from ottla.errors import OttlaError
 
 

@@ -13,7 +13,7 @@ from ottla.coordinator.transaction.transaction import ProducerIdAndEpoch
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
-from ottla.protocol.record_batch import iter_batches
+from ottla.protocol.records.record_batch import iter_batches
 from ottla.types import TopicPartition
 from tests.support.wire.group_requests import (
     commit_request,

@@ -15,7 +15,7 @@ from ottla.coordinator.group.shard import GroupShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest
 from ottla.protocol.messages.list_groups import ListGroupsRequest
-from ottla.protocol.record_batch import Codec, build_batch, control_batch, iter_batches
+from ottla.protocol.records.record_batch import Codec, build_batch, control_batch, iter_batches
 from ottla.replication.config import ReplicaConfig
 from ottla.types import TopicPartition
 from tests.support.wire.damaged import damaged

@@ -13,7 +13,7 @@ from ottla.log.cleaning.log_cleaning import enforce_retention, plan_compaction
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory, partition_of
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import ZERO_UUID, TopicPartition

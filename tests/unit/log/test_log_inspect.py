@@ -17,7 +17,7 @@ from ottla.log.inspect import (
     dump_transaction_index,
 )
 from ottla.log.producers.producer_snapshot import CorruptSnapshot
-from ottla.protocol.record_batch import Codec, ControlType, CorruptBatch
+from ottla.protocol.records.record_batch import Codec, ControlType, CorruptBatch
 from tests.support.worlds.log_world import NOON, LogWorld
 
 

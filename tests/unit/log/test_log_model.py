@@ -16,7 +16,14 @@ from ottla.log.cleaning.log_cleaning import apply_compaction, enforce_retention,
 from ottla.log.config import TopicConfig
 from ottla.log.opening import open_log
 from ottla.log.partition_log import Origin, PartitionLog
-from ottla.protocol.record_batch import Codec, ControlType, build_batch, control_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import (
+    Codec,
+    ControlType,
+    build_batch,
+    control_batch,
+    iter_batches,
+    read_records,
+)
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition

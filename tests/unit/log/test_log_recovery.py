@@ -10,7 +10,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.checkpoints import encode_epochs
 from ottla.log.disk import Disk
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import iter_batches
+from ottla.protocol.records.record_batch import iter_batches
 from tests.support.worlds.log_world import FailingDisk, LogWorld, find_by_time
 
 SMALL: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}

@@ -14,9 +14,9 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.partition_log import Origin
 from ottla.log.validation import BatchRules, InvalidRecord
-from ottla.protocol import _speedups
-from ottla.protocol.compression import compress
-from ottla.protocol.record_batch import (
+from ottla.protocol.records import _speedups
+from ottla.protocol.records.compression import compress
+from ottla.protocol.records.record_batch import (
     BatchHeader,
     Codec,
     assemble,

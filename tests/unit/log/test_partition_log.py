@@ -12,7 +12,7 @@ from ottla.log.disk import Disk
 from ottla.log.opening import open_log
 from ottla.log.partition_log import Appended
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.record_batch import build_batch, iter_batches, read_header, stamp
+from ottla.protocol.records.record_batch import build_batch, iter_batches, read_header, stamp
 from ottla.types import INT32_MAX
 from tests.support.worlds.log_world import NOON, LogWorld
 

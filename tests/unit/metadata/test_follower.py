@@ -11,12 +11,12 @@ import pytest
 
 from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.metadata.cluster_changes import new_topic_id
-from ottla.metadata.config_changes import ConfigChange, ResourceChange, ResourceType
-from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference
+from ottla.metadata.changes.cluster_changes import new_topic_id
+from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange, ResourceType
+from ottla.metadata.changes.topic_changes import MorePartitions, NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import BrokerRegistration, ClusterImage
-from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Create, Entry, MetadataStore, Set, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text

@@ -10,14 +10,14 @@ import pytest
 from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.metadata import records
+from ottla.metadata.changes.topic_changes import NewTopic
 from ottla.metadata.config import ControllerConfig
-from ottla.metadata.controller import NewTopic
-from ottla.metadata.duties import ControllerDuties, awaited_brokers
+from ottla.metadata.controller.duties import ControllerDuties, awaited_brokers
+from ottla.metadata.controller.isr_changes import IsrChange
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.follower_state import ALLOWED, FollowerState, move
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage
-from ottla.metadata.isr_changes import IsrChange
-from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Conflict, MetadataStore, Operation, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, TopicPartition

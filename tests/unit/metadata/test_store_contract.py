@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.metadata.sqlite_store import SqliteStore
+from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import (
     Change,
     Check,

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.net import log_limit
 from ottla.net.log_limit import LINE_MAX, LogLimit, safe_to_log
-from ottla.net.server import Connection, Disconnect
+from ottla.net.server.server import Connection, Disconnect
 from tests.support.wire.frame_server import Run, connected, frame, serving
 
 

@@ -6,8 +6,8 @@ from textwrap import dedent
 import pytest
 
 from ottla.errors import OttlaError
-from ottla.pipeline.loading import load
-from ottla.pipeline.problems import PipelineError
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.definition.problems import PipelineError
 
 GOOD = """
 source: {topic: orders, schema: id bigint}

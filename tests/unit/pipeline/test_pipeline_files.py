@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ottla.errors import OttlaError
-from ottla.pipeline.loading import load
-from ottla.pipeline.model import DatabaseSink, Pipeline, TopicSink
-from ottla.pipeline.options import batch_options, sink_options
-from ottla.pipeline.problems import PipelineError
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.definition.model import DatabaseSink, Pipeline, TopicSink
+from ottla.pipeline.definition.options import batch_options, sink_options
+from ottla.pipeline.definition.problems import PipelineError
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "pipelines"
 GOOD = """

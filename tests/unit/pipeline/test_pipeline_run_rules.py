@@ -10,14 +10,22 @@ from typing import Any
 import pytest
 
 from ottla.errors import OttlaError
-from ottla.pipeline.failures import Failure, QueryFailed, explain, failure_of
-from ottla.pipeline.lag import lag_between
-from ottla.pipeline.loading import load
-from ottla.pipeline.model import Pipeline
-from ottla.pipeline.problems import PipelineError, Problem
-from ottla.pipeline.progress import batch_of, positions_in
-from ottla.pipeline.restarts import Restarts
-from ottla.pipeline.state import AlreadyRunning, QueryState, RunState, StateDirectory, local_path, recall, remember
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.definition.model import Pipeline
+from ottla.pipeline.definition.problems import PipelineError, Problem
+from ottla.pipeline.running.failures import Failure, QueryFailed, explain, failure_of
+from ottla.pipeline.running.lag import lag_between
+from ottla.pipeline.running.progress import batch_of, positions_in
+from ottla.pipeline.running.restarts import Restarts
+from ottla.pipeline.running.state import (
+    AlreadyRunning,
+    QueryState,
+    RunState,
+    StateDirectory,
+    local_path,
+    recall,
+    remember,
+)
 from ottla.spark.database.connections import DatabaseUnavailable
 from ottla.spark.explaining import BrokersAway
 from ottla.types import TopicPartition

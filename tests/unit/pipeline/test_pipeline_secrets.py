@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipeline.lag import admin_settings
-from ottla.pipeline.loading import load
-from ottla.pipeline.model import Pipeline
-from ottla.pipeline.options import sink_options, source_options
-from ottla.pipeline.problems import PipelineError
-from ottla.pipeline.secrets import MissingSecret, resolve
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.definition.model import Pipeline
+from ottla.pipeline.definition.options import sink_options, source_options
+from ottla.pipeline.definition.problems import PipelineError
+from ottla.pipeline.definition.secrets import MissingSecret, resolve
+from ottla.pipeline.running.lag import admin_settings
 
 SECRET = "s3cr3t-of-alice"
 FILE = """

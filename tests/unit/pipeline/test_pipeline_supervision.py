@@ -10,15 +10,15 @@ import pytest
 
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError
-from ottla.pipeline import queries as module_of_queries
-from ottla.pipeline import supervisor as supervision
-from ottla.pipeline.failures import Failure, QueryFailed, failure_of
-from ottla.pipeline.loading import load
-from ottla.pipeline.model import Output, Pipeline
-from ottla.pipeline.progress import Batch
-from ottla.pipeline.queries import Queries, Running
-from ottla.pipeline.state import StateDirectory
-from ottla.pipeline.supervisor import Supervisor
+from ottla.pipeline.definition.loading import load
+from ottla.pipeline.definition.model import Output, Pipeline
+from ottla.pipeline.running import queries as module_of_queries
+from ottla.pipeline.running import supervisor as supervision
+from ottla.pipeline.running.failures import Failure, QueryFailed, failure_of
+from ottla.pipeline.running.progress import Batch
+from ottla.pipeline.running.queries import Queries, Running
+from ottla.pipeline.running.state import StateDirectory
+from ottla.pipeline.running.supervisor import Supervisor
 from ottla.spark.explaining import ExplainedError, explained
 from ottla.spark.sink.decisions import Digest, check_same, is_lost
 from ottla.spark.sink.errors import LostPart

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.record_batch import stamp
+from ottla.protocol.records.record_batch import stamp
 from ottla.replication.follower_logs import FollowerLogs
 from tests.support.worlds.data_world import DataWorld, batch_of
 

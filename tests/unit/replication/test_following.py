@@ -8,7 +8,7 @@ import pytest
 from ottla.errors import ErrorCode
 from ottla.log.leader_epochs import EpochEndOffset, LeaderEpochCache
 from ottla.protocol.messages.fetch import FetchResponse
-from ottla.protocol.record_batch import stamp
+from ottla.protocol.records.record_batch import stamp
 from ottla.replication.following import (
     APPEND,
     IGNORE,

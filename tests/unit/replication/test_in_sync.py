@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.isr_changes import IsrChange
+from ottla.metadata.controller.isr_changes import IsrChange
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.in_sync import InSyncChanges
 from ottla.types import TopicPartition

@@ -10,7 +10,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.log.partition_log import Origin
 from ottla.metadata.image import NO_IMAGE, TopicImage
-from ottla.protocol.record_batch import Codec, build_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import Codec, build_batch, iter_batches, read_records
 from ottla.replication.config import ReplicaConfig
 from ottla.testing.sim_disk import SimDisk, SimPlatter
 from ottla.testing.sim_loop import SimLoop

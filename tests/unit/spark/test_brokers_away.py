@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.pipeline.failures import Failure, explain
+from ottla.pipeline.running.failures import Failure, explain
 from ottla.spark.explaining import ExplainedError, explained
 from ottla.spark.sink import clients as sink_clients
 from ottla.spark.sink.clients import Clients

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ottla.verify.anomalies import Anomaly, Kind
-from ottla.verify.checker import check, why_inconclusive
+from ottla.verify.checks.checker import check, why_inconclusive
 from ottla.verify.history import (
     ASSIGNED,
     COMMIT,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.verify.anomalies import Kind
-from ottla.verify.checker import check
+from ottla.verify.checks.checker import check
 from ottla.verify.history import (
     COMMITTED,
     FAIL,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from ottla.verify.checks.progress_check import longest_calm
 from ottla.verify.cluster.nemesis import Nemesis
 from ottla.verify.hangs import Hang, StallWatch, all_within, within
 from ottla.verify.history import Fault
-from ottla.verify.progress_check import longest_calm
 from ottla.verify.run import Run
 from ottla.verify.workers.recorder import Recorder
 from ottla.verify.workloads import Options, Stage

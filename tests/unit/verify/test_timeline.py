@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ottla.verify.anomalies import Anomaly, Kind
-from ottla.verify.checker import check
+from ottla.verify.checks.checker import check
 from ottla.verify.history import OK, POLL, SEND, UNKNOWN, Fault, History, Operation, Sent
 from ottla.verify.timeline import draw
 from tests.support.histories import final_read

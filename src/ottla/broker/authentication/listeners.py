@@ -10,7 +10,7 @@ from ottla.broker.authentication.sasl_listener import Exchange, Mechanism, SaslL
 from ottla.broker.settings.listener_security import ListenerSettings
 from ottla.clock import Clock, MonotonicClock, system_clock
 from ottla.errors import ConfigError
-from ottla.net.server import Disconnect, Handle, ListenerSecurity
+from ottla.net.server.server import Disconnect, Handle, ListenerSecurity
 from ottla.security.certificates import CertificateError, read_certificate, read_pem_certificates
 from ottla.security.principal import ANONYMOUS, USER, Principal
 from ottla.security.principal_mapping import NoMatchingRule, principal_mapper
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import ssl
 
     from ottla.broker.authentication.oauth_tokens import OauthTokens
-    from ottla.net.client_security import ClientSecurity, Login
+    from ottla.net.client.client_security import ClientSecurity, Login
 
 log = logging.getLogger("ottla.security")
 
@@ -231,7 +231,7 @@ class Listeners:
 def _peer_security(settings: Callable[[], ListenerSettings], protocol: SecurityProtocol) -> "ClientSecurity | None":
     if protocol is SecurityProtocol.PLAINTEXT:
         return None
-    from ottla.net.client_security import ClientSecurity
+    from ottla.net.client.client_security import ClientSecurity
 
     return ClientSecurity(
         protocol,
@@ -242,7 +242,7 @@ def _peer_security(settings: Callable[[], ListenerSettings], protocol: SecurityP
 
 def _peer_login(settings: ListenerSettings) -> "Login":
     """How this broker logs in to the others: as the user of the mechanism's login module."""
-    from ottla.net.client_security import plain_login, scram_login
+    from ottla.net.client.client_security import plain_login, scram_login
 
     mechanism: str = settings.value("sasl.mechanism.inter.broker.protocol")
     if mechanism not in settings.mechanisms() or mechanism == OAUTHBEARER:

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 from ottla.clock import Clock, MonotonicClock, MonotonicMs
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.log_limit import LogLimit, safe_to_log
-from ottla.net.ordered_responses import Response
-from ottla.net.server import Connection, Disconnect, Handle
+from ottla.net.server.ordered_responses import Response
+from ottla.net.server.server import Connection, Disconnect, Handle
 from ottla.protocol.api import API, BEFORE_AUTHENTICATION, ApiKey
 from ottla.security.principal import USER, Principal
 from ottla.security.sasl.server_exchanges import Outcome, SaslFailure

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from ottla.checks import unsigned_from_text
 from ottla.errors import ConfigError, KafkaError, OttlaError
+from ottla.metadata.changes.scram_changes import Upsertion, config_with, find_credential, iterations_in_use, user_key
 from ottla.metadata.etcd.location import EtcdAccess, is_etcd
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.opening import DATABASE_FILE, open_store
 from ottla.metadata.records import read_config, write_config
-from ottla.metadata.scram_changes import Upsertion, config_with, find_credential, iterations_in_use, user_key
 from ottla.metadata.store import Conflict, Create, MetadataStore, Set
 from ottla.security.sasl.scram_math import (
     MAX_ITERATIONS,

@@ -3,15 +3,15 @@
 from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.config_changes import ResourceResult
-from ottla.metadata.config_changes import ResourceType as ConfigType
+from ottla.metadata.changes.config_changes import ResourceResult
+from ottla.metadata.changes.config_changes import ResourceType as ConfigType
 from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ottla.broker.services import Context
-    from ottla.metadata.config_changes import ResourceChange
+    from ottla.metadata.changes.config_changes import ResourceChange
     from ottla.security.principal import Principal
 
 _CLUSTER_CONFIGS = (ConfigType.BROKER, ConfigType.BROKER_LOGGER, ConfigType.CLIENT_METRICS)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from ottla.broker.settings.config import ConfigEntry, ConfigSource
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.config_changes import ConfigChange, ConfigOperation, check_form
+from ottla.metadata.changes.config_changes import ConfigChange, ConfigOperation, check_form
 
 log = logging.getLogger("ottla.broker")
 

@@ -1,13 +1,14 @@
 """Delays answers about leaders after a leader was lost, until its successor is known.
 
-Otherwise a client that asks at once gets the old leader again, and backs off. See `metadata/lost_brokers.py`.
+Otherwise a client that asks at once gets the old leader again, and backs off. See
+`metadata/controller/lost_brokers.py`.
 """
 
 import asyncio
 from collections.abc import Iterable
 
 from ottla.broker.services import Services
-from ottla.metadata.lost_brokers import HELD_SECONDS
+from ottla.metadata.controller.lost_brokers import HELD_SECONDS
 
 LOOK_AGAIN_SECONDS = 0.003
 

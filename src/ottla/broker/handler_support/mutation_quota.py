@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import MorePartitions, NewTopic, TopicReference, TopicResult
+from ottla.metadata.changes.topic_changes import MorePartitions, NewTopic, TopicReference, TopicResult
 from ottla.types import ZERO_UUID
 
 CREATE_TOPICS_STRICT_SINCE = 6

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
-from ottla.protocol._speedups import find_single_batch
 from ottla.protocol.api import ApiKey
-from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, CONTROL, TRANSACTIONAL
 from ottla.protocol.framing import encode_response
 from ottla.protocol.messages.produce import ProduceResponse
+from ottla.protocol.records._speedups import find_single_batch
+from ottla.protocol.records.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, CONTROL, TRANSACTIONAL
 from ottla.replication.replica_manager import ACKS_ALL
 from ottla.types import INTERNAL_TOPICS
 

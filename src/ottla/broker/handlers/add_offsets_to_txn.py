@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import ensure_offsets_topic, require_group
-from ottla.broker.handler_support.transaction_requests import (
+from ottla.broker.handler_support.transactions.transaction_requests import (
     Codes,
     answer_with,
     fenced_code,

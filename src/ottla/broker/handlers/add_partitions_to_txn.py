@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.transaction_requests import (
+from ottla.broker.handler_support.transactions.transaction_requests import (
     Codes,
     answer_with,
     check_partitions_here,

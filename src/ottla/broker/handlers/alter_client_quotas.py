@@ -6,7 +6,7 @@ v1   flexible (KIP-482)
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.quota_changes import QuotaChange
+from ottla.metadata.changes.quota_changes import QuotaChange
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_client_quotas import AlterClientQuotasRequest, AlterClientQuotasResponse
 from ottla.security.resources import CLUSTER, Operation

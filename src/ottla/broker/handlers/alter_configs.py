@@ -8,7 +8,7 @@ Settings that the request leaves out are reset to their defaults. IncrementalAlt
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorization import split_config_changes
 from ottla.broker.services import Context
-from ottla.metadata.config_changes import ConfigChange, ResourceChange
+from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
 

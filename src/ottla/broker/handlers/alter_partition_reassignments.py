@@ -8,7 +8,7 @@ from itertools import groupby
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
-from ottla.metadata.reassignments import Reassignment
+from ottla.metadata.changes.reassignments import Reassignment
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,

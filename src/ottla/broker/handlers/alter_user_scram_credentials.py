@@ -3,7 +3,7 @@
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.scram_changes import Deletion, Upsertion
+from ottla.metadata.changes.scram_changes import Deletion, Upsertion
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

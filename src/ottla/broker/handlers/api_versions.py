@@ -15,7 +15,7 @@ from functools import cache
 from ottla.broker.dispatch import advertised, handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.features import FEATURES, finalized_level
+from ottla.metadata.changes.features import FEATURES, finalized_level
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 

@@ -9,7 +9,7 @@ from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import MorePartitions
+from ottla.metadata.changes.topic_changes import MorePartitions
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsResponse
 from ottla.security.resources import Operation, ResourceType

@@ -14,7 +14,7 @@ from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import NewTopic, TopicResult
+from ottla.metadata.changes.topic_changes import NewTopic, TopicResult
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
 from ottla.security.resources import CLUSTER, Operation, ResourceType

@@ -11,7 +11,7 @@ from ottla.broker.handler_support import mutation_quota
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.controller import TopicReference, TopicResult
+from ottla.metadata.changes.topic_changes import TopicReference, TopicResult
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from ottla.security.resources import CLUSTER, Operation, ResourceType

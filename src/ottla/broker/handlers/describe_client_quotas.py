@@ -6,7 +6,7 @@ v1   flexible (KIP-482)
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import KafkaError
-from ottla.metadata.quota_changes import Component, client_quotas, describe_client_quotas
+from ottla.metadata.changes.quota_changes import Component, client_quotas, describe_client_quotas
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
 from ottla.security.resources import CLUSTER, Operation

@@ -16,8 +16,8 @@ from ottla.broker.handler_support.broker_loggers import describe_loggers
 from ottla.broker.services import Context
 from ottla.broker.settings.config import ConfigEntry
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.config_changes import WITHOUT_SETTINGS, ResourceType, check_broker_name, check_resource_name
-from ottla.metadata.controller import check_topic_name
+from ottla.metadata.changes.config_changes import WITHOUT_SETTINGS, ResourceType, check_broker_name, check_resource_name
+from ottla.metadata.changes.topic_changes import check_topic_name
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from ottla.security.resources import Operation

@@ -4,7 +4,7 @@ from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.producers.producer_state import ProducerEntry
-from ottla.metadata.controller import check_topic_name
+from ottla.metadata.changes.topic_changes import check_topic_name
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
 from ottla.security.resources import Operation, ResourceType

@@ -4,7 +4,7 @@ from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.authorized_operations import authorized_operations
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.controller import missing_topic_error
+from ottla.metadata.changes.topic_changes import missing_topic_error
 from ottla.metadata.image import ClusterImage, PartitionImage
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_topic_partitions import (

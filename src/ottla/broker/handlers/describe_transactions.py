@@ -2,7 +2,7 @@
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.sliced_response import SlicedResponse, answer_each
-from ottla.broker.handler_support.transaction_requests import require_transaction, require_transactional_id
+from ottla.broker.handler_support.transactions.transaction_requests import require_transaction, require_transactional_id
 from ottla.broker.services import Context
 from ottla.coordinator.runtime import settled
 from ottla.coordinator.transaction.shard import TransactionShard

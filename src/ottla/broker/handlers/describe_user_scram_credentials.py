@@ -5,8 +5,8 @@ from collections import Counter
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
+from ottla.metadata.changes.scram_changes import credentials_of, users_with_credentials
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.scram_changes import credentials_of, users_with_credentials
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,

@@ -10,7 +10,7 @@ from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.elections import ElectionType
+from ottla.metadata.controller.elections import ElectionType
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from ottla.security.resources import CLUSTER, Operation

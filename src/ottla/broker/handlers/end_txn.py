@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Awaitable
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.producer_ids import new_producer_id
-from ottla.broker.handler_support.transaction_requests import (
+from ottla.broker.handler_support.transactions.producer_ids import new_producer_id
+from ottla.broker.handler_support.transactions.transaction_requests import (
     answer_with,
     fenced_code,
     require_transaction,

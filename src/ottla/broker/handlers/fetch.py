@@ -24,8 +24,8 @@ from collections.abc import Generator
 from typing import Any
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.follower_reading import FollowerReading, check_follower
-from ottla.broker.handler_support.reading import TOPIC_IDS_SINCE, Reading
+from ottla.broker.handler_support.fetching.follower_reading import FollowerReading, check_follower
+from ottla.broker.handler_support.fetching.reading import TOPIC_IDS_SINCE, Reading
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
@@ -60,7 +60,7 @@ def fetch(request: FetchRequest, context: Context) -> "FetchResponse | WaitingFe
     elif context.services.quotas is None:
         reading = Reading(request, context, session)
     else:
-        from ottla.broker.handler_support.limited_reading import LimitedReading
+        from ottla.broker.handler_support.fetching.limited_reading import LimitedReading
 
         reading = LimitedReading(request, context, session, context.services.quotas)
     if request.max_wait_ms > 0 and not reading.is_ready():

@@ -8,7 +8,7 @@ from ottla.broker.handler_support.authorization import split_config_changes
 from ottla.broker.handler_support.broker_loggers import alter_loggers
 from ottla.broker.services import Context
 from ottla.errors import KafkaError
-from ottla.metadata.config_changes import (
+from ottla.metadata.changes.config_changes import (
     ConfigChange,
     ResourceChange,
     ResourceResult,

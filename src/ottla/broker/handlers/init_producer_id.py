@@ -7,7 +7,7 @@ v6   two-phase commit (KIP-939): the transaction never times out, and a new inst
 """
 
 from ottla.broker.dispatch import handles
-from ottla.broker.handler_support.producer_ids import new_producer_id
+from ottla.broker.handler_support.transactions.producer_ids import new_producer_id
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey

@@ -7,7 +7,7 @@ v1   any type of resource; no type requests all (KIP-1142)
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode
-from ottla.metadata.config_changes import ResourceType
+from ottla.metadata.changes.config_changes import ResourceType
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_config_resources import (
     ListConfigResourcesRequest,

@@ -4,7 +4,7 @@ from itertools import groupby
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context
-from ottla.metadata.reassignments import reassigning
+from ottla.metadata.changes.reassignments import reassigning
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,

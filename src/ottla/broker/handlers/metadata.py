@@ -32,7 +32,7 @@ from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.sliced_response import SLICE, SlicedResponse, in_slices
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.controller import missing_topic_error
+from ottla.metadata.changes.topic_changes import missing_topic_error
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse

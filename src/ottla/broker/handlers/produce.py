@@ -23,17 +23,17 @@ from typing import Any
 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.broker_clients import is_broker
-from ottla.broker.handler_support.current_leader import current_leader
-from ottla.broker.handler_support.transaction_verification import TransactionalAppend, Verdicts
+from ottla.broker.handler_support.fetching.current_leader import current_leader
+from ottla.broker.handler_support.transactions.transaction_verification import TransactionalAppend, Verdicts
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.log.producers.producer_state import VerificationGuard
 from ottla.log.validation import Prepared
 from ottla.protocol.api import ApiKey
-from ottla.protocol.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, HEADER_SIZE, TRANSACTIONAL
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from ottla.protocol.record_batch import CorruptBatch, read_header
+from ottla.protocol.records.batch_layout import ATTRIBUTES_LOW_POSITION, CODEC_MASK, HEADER_SIZE, TRANSACTIONAL
+from ottla.protocol.records.record_batch import CorruptBatch, read_header
 from ottla.replication.applying import HostedTopic
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ACKS_ALL

@@ -12,7 +12,7 @@ from typing import Any
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import request_info, require_group, require_group_id
 from ottla.broker.handler_support.offset_access import refused_topics, take_refused
-from ottla.broker.handler_support.transaction_requests import (
+from ottla.broker.handler_support.transactions.transaction_requests import (
     ABORTABLE_SINCE_OFFSET_COMMIT,
     IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
     check_partitions,

@@ -9,7 +9,7 @@ ApiVersions shows the levels: clients use them to choose between protocols, for 
 from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.deadline import within
 from ottla.broker.services import Context
-from ottla.metadata.features import FeatureUpdate
+from ottla.metadata.changes.features import FeatureUpdate
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from ottla.security.resources import CLUSTER, Operation

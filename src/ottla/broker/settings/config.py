@@ -29,7 +29,7 @@ from ottla.protocol.wire_values import CONFIG_TYPES
 from ottla.types import OFFSETS_TOPIC, REBALANCES_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
-    from ottla.metadata.controller import NewTopic
+    from ottla.metadata.changes.topic_changes import NewTopic
 
 __all__ = ["BrokerConfig", "ConfigEntry", "ConfigSource", "Settings", "Synonym", "load_config"]
 
@@ -330,7 +330,7 @@ class Settings:
         A replication factor that somebody set is required: with fewer brokers the topic is not created (KIP-115). The
         default is only a target: there are as many replicas as there are brokers, and more as brokers join.
         """
-        from ottla.metadata.controller import NewTopic
+        from ottla.metadata.changes.topic_changes import NewTopic
 
         config = self.static
 

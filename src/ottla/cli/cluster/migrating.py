@@ -123,7 +123,7 @@ def _checked_source(text: str) -> str:
 
 
 def _access(path: str | None) -> "EtcdAccess":
-    from ottla.cli.serve_options import read_config
+    from ottla.cli.serve.options import read_config
     from ottla.config import parse
     from ottla.metadata.config import ControllerConfig
     from ottla.metadata.opening import access_of

@@ -252,7 +252,7 @@ def _broker(
             yield cluster.bootstrap, cluster
             result.broker_memory_bytes = cluster.memory_bytes()
         return
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
 
     started = monotonic()
     with EmbeddedBroker() as broker:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from ottla.broker.embedded_cluster import EmbeddedCluster
+from ottla.broker.embedded.cluster import EmbeddedCluster
 from ottla.cli.output import logs_from
 from ottla.client.blocking import Admin
 from ottla.clock import monotonic

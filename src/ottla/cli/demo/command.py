@@ -35,7 +35,7 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 
 if TYPE_CHECKING:
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
     from ottla.cli.demo.cluster import DemoCluster
 
 PARTITIONS = 4
@@ -175,7 +175,7 @@ def _broker(
         view.say(f"broker at {bootstrap}")
         yield bootstrap, None, None
         return
-    from ottla.broker.embedded import EmbeddedBroker
+    from ottla.broker.embedded.broker import EmbeddedBroker
     from ottla.cli.pipeline.broker import SETTINGS
 
     if brokers is not None:
@@ -224,9 +224,9 @@ class Show:
         self._started = monotonic()
 
     def play(self) -> tuple[list[Proof], dict[str, Any]]:
-        from ottla.pipeline.loading import load
-        from ottla.pipeline.state import StateDirectory
-        from ottla.pipeline.supervisor import Supervisor
+        from ottla.pipeline.definition.loading import load
+        from ottla.pipeline.running.state import StateDirectory
+        from ottla.pipeline.running.supervisor import Supervisor
 
         # The clients of the demo would report on standard error that they cannot reach the broker that it has killed.
         logging.getLogger("ottla").addHandler(logging.NullHandler())

@@ -5,11 +5,11 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from ottla.broker.embedded import EmbeddedBroker
+from ottla.broker.embedded.broker import EmbeddedBroker
 from ottla.client.blocking import Admin
 from ottla.errors import OttlaError
-from ottla.pipeline.model import Pipeline
-from ottla.pipeline.state import StateDirectory
+from ottla.pipeline.definition.model import Pipeline
+from ottla.pipeline.running.state import StateDirectory
 
 USUAL_PORT = 9092
 PARTITIONS = 4

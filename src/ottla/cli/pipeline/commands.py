@@ -18,10 +18,10 @@ from ottla.errors import OttlaError
 
 if TYPE_CHECKING:
     from ottla.cli.pipeline.view import View
-    from ottla.pipeline.model import Pipeline
-    from ottla.pipeline.problems import Problem
-    from ottla.pipeline.state import StateDirectory
-    from ottla.pipeline.status import Status
+    from ottla.pipeline.definition.model import Pipeline
+    from ottla.pipeline.definition.problems import Problem
+    from ottla.pipeline.running.state import StateDirectory
+    from ottla.pipeline.running.status import Status
 
 app = typer.Typer(
     help="Run exactly-once pipelines on Spark: topics in, topics or a database out.",
@@ -72,8 +72,8 @@ def run(
       ottla pipeline run revenue.yaml --set trigger='10 seconds'
       ottla pipeline run revenue.yaml --json | jq .rows_out
     """
-    from ottla.pipeline.options import SQLITE_IS_LOCAL, is_sqlite
-    from ottla.pipeline.state import StateDirectory, remember
+    from ottla.pipeline.definition.options import SQLITE_IS_LOCAL, is_sqlite
+    from ottla.pipeline.running.state import StateDirectory, remember
 
     made, wanted = _load(file, changes, bootstrap)
     chosen = master or made.master
@@ -92,7 +92,7 @@ def run(
 
 def _load(file: Path, changes: Sequence[str], bootstrap: str | None) -> "tuple[Pipeline, dict[str, str]]":
     """The pipeline, and the changes it was loaded with. An embedded broker needs no settings of --command-config."""
-    from ottla.pipeline.loading import load
+    from ottla.pipeline.definition.loading import load
 
     own, of_file = parse_pairs(changes, "--set"), references_to_file()
     made = load(file, of_file | own)
@@ -111,7 +111,7 @@ def _supervise(
     max_restarts: int,
     broker: Any,
 ) -> int:
-    from ottla.pipeline.supervisor import Supervisor
+    from ottla.pipeline.running.supervisor import Supervisor
 
     def on_tick(run_state: Any) -> None:
         if broker is not None and not broker.is_running:
@@ -157,9 +157,9 @@ def _handling(signals: Sequence[signal.Signals], handler: Any) -> Iterator[None]
 @contextlib.contextmanager
 def _brokers(made: "Pipeline", state: "StateDirectory", bootstrap: str | None) -> Iterator[tuple[str, Any]]:
     """The brokers to use: the configured ones, or an embedded broker."""
-    from ottla.pipeline.checking import check_topics
-    from ottla.pipeline.lag import admin_settings
-    from ottla.pipeline.problems import PipelineError
+    from ottla.pipeline.definition.problems import PipelineError
+    from ottla.pipeline.running.checking import check_topics
+    from ottla.pipeline.running.lag import admin_settings
 
     if bootstrap is not None:
         check_reachable(bootstrap, admin_settings(bootstrap, made.kafka))
@@ -205,9 +205,9 @@ def validate(
       ottla pipeline validate revenue.yaml --bootstrap 127.0.0.1:9092 --json
       ottla pipeline validate revenue.yaml --no-spark    # for a pre-commit hook
     """
-    from ottla.pipeline.checking import check_topics
-    from ottla.pipeline.lag import admin_settings
-    from ottla.pipeline.problems import PipelineError
+    from ottla.pipeline.definition.problems import PipelineError
+    from ottla.pipeline.running.checking import check_topics
+    from ottla.pipeline.running.lag import admin_settings
 
     wanted: dict[str, str] = {}
     problems: list[Problem] = []
@@ -244,8 +244,8 @@ def validate(
 
 def _check_on_spark(file: Path, changes: dict[str, str]) -> "list[Problem]":
     """Checks schemas and SQL in a Spark driver that reads no data."""
-    from ottla.pipeline.problems import Problem
-    from ottla.pipeline.supervisor import Driver
+    from ottla.pipeline.definition.problems import Problem
+    from ottla.pipeline.running.supervisor import Driver
 
     descriptor, log = tempfile.mkstemp(prefix="ottla-validate-", suffix=".log")
     os.close(descriptor)
@@ -296,8 +296,8 @@ def status(
       ottla pipeline status revenue.yaml
       ottla pipeline status revenue --json
     """
-    from ottla.pipeline.state import recall
-    from ottla.pipeline.status import status_of
+    from ottla.pipeline.running.state import recall
+    from ottla.pipeline.running.status import status_of
 
     path = Path(which)
     if not path.exists() and path.suffix not in (".yaml", ".yml", ".py"):

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from ottla.cli.output import count, duration, time_text
 from ottla.clock import Clock, system_clock
-from ottla.pipeline.progress import Batch
-from ottla.pipeline.state import RunState
+from ottla.pipeline.running.progress import Batch
+from ottla.pipeline.running.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ from ottla.cli.verify.view import VerifyView
 from ottla.client.blocking import Admin
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
-from ottla.verify.checker import check, why_inconclusive
+from ottla.verify.checks.checker import check, why_inconclusive
 from ottla.verify.clients.port import ClientLibrary
 from ottla.verify.cluster.plan import FAULTS, parse_faults
 from ottla.verify.hangs import StallWatch

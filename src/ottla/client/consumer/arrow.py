@@ -34,9 +34,9 @@ END_CHECK_MS = 200
 
 
 def arrow_module(name: str) -> Any:
-    """Imports a module of `ottla.protocol` that needs pyarrow; OttlaError if pyarrow is not installed."""
+    """Imports a module of `ottla.protocol.arrow`, which needs pyarrow; OttlaError if pyarrow is not installed."""
     try:
-        return importlib.import_module(f"ottla.protocol.{name}")
+        return importlib.import_module(f"ottla.protocol.arrow.{name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != "pyarrow":
             raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from ottla.client.core.model import ConsumerRecord
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.record_batch import (
+from ottla.protocol.records.record_batch import (
     BatchHeader,
     ControlType,
     Section,

@@ -15,7 +15,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.fetch import FetchRequest
-from ottla.protocol.record_batch import Section
+from ottla.protocol.records.record_batch import Section
 from ottla.types import INT64_MAX, ZERO_UUID, TopicPartition
 
 FETCH_LANE = "fetch"

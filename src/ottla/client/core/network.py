@@ -18,8 +18,8 @@ from ottla.client.core.settings import ClientConfig
 from ottla.clock import Clock, monotonic, system_clock
 from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff
-from ottla.net.connection import Answer
-from ottla.net.peers import Peers
+from ottla.net.client.connection import Answer
+from ottla.net.client.peers import Peers
 
 T = TypeVar("T")
 

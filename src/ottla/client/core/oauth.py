@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ottla.client.core.security_settings import SecurityConfig, client_credentials
 from ottla.clock import Clock, system_clock
 from ottla.errors import AuthenticationError, ConfigError, ErrorCode, KafkaError
-from ottla.net.client_security import Login
+from ottla.net.client.client_security import Login
 from ottla.security.sasl.client_exchanges import OAUTHBEARER, ClientExchange, OauthBearerExchange, check_extensions
 
 ANSWER_BYTES_MAX = 1 << 20

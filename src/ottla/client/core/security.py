@@ -1,4 +1,4 @@
-"""A client's security from its settings: the TLS context and the login of `ottla.net.client_security`."""
+"""A client's security from its settings: the TLS context and the login of `ottla.net.client.client_security`."""
 
 import ssl
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from ottla.client.core.oauth import oauth_login
 from ottla.client.core.security_settings import SecurityConfig, credentials
 from ottla.errors import ConfigError
-from ottla.net.client_security import ClientSecurity, Login, plain_login, scram_login
+from ottla.net.client.client_security import ClientSecurity, Login, plain_login, scram_login
 from ottla.security.protocols import SecurityProtocol
 from ottla.security.sasl.client_exchanges import OAUTHBEARER, PLAIN
 from ottla.security.tls import client_context

@@ -1,7 +1,7 @@
 # C types for hot_path.py when it is compiled as _hot_path. Only types: the code is in hot_path.py.
 cimport cython
 
-from ottla.protocol._cursor cimport PyObject_GC_UnTrack
+from ottla.protocol.records._cursor cimport PyObject_GC_UnTrack
 
 cdef bint IS_COMPILED
 cdef Py_ssize_t RECORD_OVERHEAD_BYTES

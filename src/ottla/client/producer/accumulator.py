@@ -15,7 +15,7 @@ from ottla.client.producer.speedups import (
     record_size,
 )
 from ottla.clock import Clock, system_clock, system_clock_ns
-from ottla.protocol.record_batch import HEADER_SIZE, Codec, build_batch
+from ottla.protocol.records.record_batch import HEADER_SIZE, Codec, build_batch
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:

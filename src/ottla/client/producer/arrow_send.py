@@ -27,8 +27,8 @@ from ottla.client.producer.partitioner import StickyPartitioner
 from ottla.client.producer.speedups import BatchOutcome
 from ottla.clock import Clock
 from ottla.errors import DeliveryTimeoutError, ErrorCode, KafkaError
-from ottla.protocol.compression import Codec, compress
-from ottla.protocol.record_batch import HEADER_SIZE, read_records
+from ottla.protocol.records.compression import Codec, compress
+from ottla.protocol.records.record_batch import HEADER_SIZE, read_records
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from typing import Any
 
 from ottla.client.core.model import Bytes, Headers, HeadersLike, RecordMetadata
 from ottla.errors import DeliveryTimeoutError, KafkaError, OttlaError
-from ottla.protocol.record_batch import HEADER_SIZE
+from ottla.protocol.records.record_batch import HEADER_SIZE
 from ottla.types import TopicPartition
 
 INTERFACE = 4

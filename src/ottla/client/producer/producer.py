@@ -40,7 +40,7 @@ from ottla.client.transactions.requests import GroupMetadata
 from ottla.clock import Clock, system_clock
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.protocol.api import ApiKey
-from ottla.protocol.record_batch import HEADER_SIZE
+from ottla.protocol.records.record_batch import HEADER_SIZE
 
 ARROW_PAUSE_BYTES = 1 << 20
 """send_arrow() yields to the event loop after building this many bytes."""

@@ -16,9 +16,9 @@ from ottla.client.transactions.state import State
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
-from ottla.protocol.compression import Codec
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import ProduceRequest
+from ottla.protocol.records.compression import Codec
 from ottla.types import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:

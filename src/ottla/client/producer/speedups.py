@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ottla.protocol._speedups import find_compiled
+from ottla.protocol.records._speedups import find_compiled
 
 INTERFACE = 4
 """The INTERFACE of hot_path.py. A build with another number is outdated and ignored."""

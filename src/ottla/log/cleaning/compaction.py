@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ottla.log.config import TopicConfig
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_rewriting import rewrite
-from ottla.protocol.record_batch import (
+from ottla.protocol.records.batch_rewriting import rewrite
+from ottla.protocol.records.record_batch import (
     MAX_DECOMPRESSED_BYTES,
     BatchHeader,
     BytesLike,

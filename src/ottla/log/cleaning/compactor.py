@@ -26,8 +26,8 @@ from ottla.log.producers.snapshot_files import SnapshotFiles
 from ottla.log.segments.segment import Segment
 from ottla.log.segments.segment_list import Segments
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_rewriting import rewrite
-from ottla.protocol.record_batch import BatchHeader, BytesLike, CorruptBatch, read_header, unreadable
+from ottla.protocol.records.batch_rewriting import rewrite
+from ottla.protocol.records.record_batch import BatchHeader, BytesLike, CorruptBatch, read_header, unreadable
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.log")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.log.producers.producer_state import BatchMetadata, ProducerEntry
-from ottla.protocol._speedups import crc32c
+from ottla.protocol.records._speedups import crc32c
 
 VERSION = 1
 _HEADER = struct.Struct(">hIi")

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.batch_layout import TRANSACTIONAL
-from ottla.protocol.record_batch import BatchHeader
+from ottla.protocol.records.batch_layout import TRANSACTIONAL
+from ottla.protocol.records.record_batch import BatchHeader
 from ottla.types import INT32_MAX
 
 CACHED_BATCHES = 5

@@ -2,8 +2,8 @@
 
 from ottla.log.producers.producer_state import ProducerStateManager
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_layout import CONTROL
-from ottla.protocol.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker
+from ottla.protocol.records.batch_layout import CONTROL
+from ottla.protocol.records.record_batch import BatchHeader, BytesLike, ControlType, read_end_marker
 
 
 def needs_bytes(header: BatchHeader) -> bool:

@@ -4,8 +4,8 @@ import struct
 from collections.abc import Iterator
 
 from ottla.log.disk import Disk
-from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END
-from ottla.protocol.record_batch import BatchHeader, CorruptBatch, open_batch, read_header
+from ottla.protocol.records.batch_layout import HEADER_SIZE, LENGTH_END
+from ottla.protocol.records.record_batch import BatchHeader, CorruptBatch, open_batch, read_header
 from ottla.types import INT64_MAX
 
 WALK_CHUNK = 4096 + 64

@@ -12,9 +12,9 @@ from ottla.log.segments.index import OffsetIndex
 from ottla.log.segments.scan import WALK_CHUNK, scan_batches, scan_headers
 from ottla.log.segments.segment_indexes import SegmentIndexes
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_inspection import Stamp
-from ottla.protocol.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC
-from ottla.protocol.record_batch import NO_TIMESTAMP, BatchHeader, CorruptBatch, read_header
+from ottla.protocol.records.batch_inspection import Stamp
+from ottla.protocol.records.batch_layout import HEADER_SIZE, LENGTH_END, MAGIC
+from ottla.protocol.records.record_batch import NO_TIMESTAMP, BatchHeader, CorruptBatch, read_header
 from ottla.types import INT32_MAX, INT64_MAX
 
 log = logging.getLogger("ottla.log")

@@ -11,8 +11,8 @@ from ottla.log.open_files import LogFile
 from ottla.log.segments.index import CorruptIndex, OffsetIndex, TimeIndex, TimestampOffset
 from ottla.log.segments.scan import WALK_CHUNK, scan_headers
 from ottla.log.segments.transaction_index import AbortedTransaction, decode_entries, encode_entries
-from ottla.protocol.batch_layout import LENGTH_END
-from ottla.protocol.record_batch import NO_TIMESTAMP, CorruptBatch
+from ottla.protocol.records.batch_layout import LENGTH_END
+from ottla.protocol.records.record_batch import NO_TIMESTAMP, CorruptBatch
 
 log = logging.getLogger("ottla.log")
 

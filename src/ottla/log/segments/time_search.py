@@ -3,9 +3,9 @@
 from typing import NamedTuple
 
 from ottla.log.segments.segment_list import Segments
-from ottla.protocol.batch_inspection import Stamp, first_at_or_after, latest
-from ottla.protocol.compression import release
-from ottla.protocol.record_batch import (
+from ottla.protocol.records.batch_inspection import Stamp, first_at_or_after, latest
+from ottla.protocol.records.compression import release
+from ottla.protocol.records.record_batch import (
     BatchHeader,
     CorruptBatch,
     DecompressedTooLarge,

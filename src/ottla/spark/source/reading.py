@@ -19,8 +19,8 @@ from ottla.types import ZERO_UUID, TopicPartition
 if TYPE_CHECKING:
     import pyarrow
 
-    from ottla.protocol.arrow_batches import ColumnBuilder
-    from ottla.protocol.record_batch import Section
+    from ottla.protocol.arrow.arrow_batches import ColumnBuilder
+    from ottla.protocol.records.record_batch import Section
 
 ROWS_PER_BATCH = 10_000
 BYTES_PER_BATCH = 2 * 1024 * 1024
@@ -322,7 +322,7 @@ def batches_of(
     """
     import pyarrow as pa
 
-    from ottla.protocol.arrow_batches import ColumnBuilder
+    from ottla.protocol.arrow.arrow_batches import ColumnBuilder
 
     columns = [COLUMNS.get(name, name) for name in schema.names]
     while unread := [each for each in fetches if not each.is_exhausted and each.next_offset < ends[each.partition]]:

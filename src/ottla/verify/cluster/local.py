@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ottla.broker.embedded import EmbeddedBroker, joined_logs
+from ottla.broker.embedded.broker import EmbeddedBroker, joined_logs
 from ottla.broker.one_host import settings_of_brokers
 from ottla.checks import unsigned_from_text
 from ottla.clock import SHIFT_FILE_VARIABLE

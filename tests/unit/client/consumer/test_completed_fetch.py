@@ -4,7 +4,7 @@ import pytest
 
 from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.record_batch import Codec, build_batch, control_batch, read_header, stamp
+from ottla.protocol.records.record_batch import Codec, build_batch, control_batch, read_header, stamp
 from ottla.types import TopicPartition
 from tests.support.wire.damaged import damaged
 

@@ -8,7 +8,7 @@ from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.group.commits import CommittedLookup
 from ottla.net.backoff import Backoff
 from ottla.protocol.messages.offset_fetch import OffsetFetchResponse
-from ottla.protocol.record_batch import build_batch
+from ottla.protocol.records.record_batch import build_batch
 from ottla.types import TopicPartition
 from tests.support.worlds.consumer_world import ConsumerWorld
 

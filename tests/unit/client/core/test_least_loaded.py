@@ -11,7 +11,7 @@ from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ClientConfig
 from ottla.net.backoff import Backoff
-from ottla.net.server import Connection, Server
+from ottla.net.server.server import Connection, Server
 from ottla.protocol.api import API, ApiKey
 from ottla.protocol.framing import decode_request_header, encode_response
 from ottla.protocol.messages.api_versions import ApiVersionsResponse

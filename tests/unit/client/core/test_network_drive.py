@@ -8,7 +8,7 @@ from ottla.client.core.network import Network
 from ottla.client.core.polling import ANY_NODE, Poll, Request
 from ottla.client.core.settings import ClientConfig
 from ottla.errors import ErrorCode, KafkaError
-from ottla.net.peers import Peers
+from ottla.net.client.peers import Peers
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.testing.world import BOOTSTRAP, World

@@ -10,7 +10,7 @@ from ottla.client.core.security import client_security
 from ottla.client.core.settings import AdminConfig, ConsumerConfig, ProducerConfig, build
 from ottla.config import describe, settings_of
 from ottla.errors import ConfigError
-from ottla.net.client_security import ClientSecurity
+from ottla.net.client.client_security import ClientSecurity
 from tests.support.certificates import Authority
 
 MODULES = "org.apache.kafka.common.security"

@@ -10,7 +10,7 @@ from ottla.client.producer.arrow_send import ArrowDelivery, ArrowSend, StoredRow
 from ottla.client.producer.partitioner import StickyPartitioner
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.produce import ProduceResponse
-from ottla.protocol.record_batch import HEADER_SIZE, open_batch, read_records
+from ottla.protocol.records.record_batch import HEADER_SIZE, open_batch, read_records
 from ottla.types import TopicPartition
 from tests.support.seeds import each_seed
 from tests.support.worlds.producer_world import ProducerWorld
@@ -117,7 +117,7 @@ def test_the_error_names_the_invalid_row() -> None:
 
 
 def test_row_numbers_count_through_all_chunks_of_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ottla.protocol.arrow_rows.ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("ottla.protocol.arrow.arrow_rows.ROWS_AT_ONCE", 4)
     world = ProducerWorld(enable_idempotence=False, max_in_flight_requests_per_connection=1)
     world.broker.answers.extend([ErrorCode.NONE, ErrorCode.INVALID_RECORD])
     delivery = send(world, numbers(0, 10))

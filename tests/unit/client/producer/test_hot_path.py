@@ -12,7 +12,7 @@ import pytest
 
 from ottla.client.producer import hot_path, speedups
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.protocol._speedups import find_compiled
+from ottla.protocol.records._speedups import find_compiled
 from ottla.types import TopicPartition
 
 COMPILED = find_compiled("ottla.client.producer._hot_path", speedups.INTERFACE)

@@ -12,7 +12,7 @@ from ottla.client.producer.sender import DOUBTFUL
 from ottla.client.producer.speedups import Delivery
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
-from ottla.protocol.record_batch import read_header
+from ottla.protocol.records.record_batch import read_header
 from ottla.types import TopicPartition
 from tests.support.seeds import each_seed
 from tests.support.worlds.producer_world import VERSION, ProducerWorld, Stored

@@ -7,8 +7,8 @@ from ottla.log.cleaning.compaction import TransactionTracker
 from ottla.log.cleaning.log_cleaning import enforce_retention
 from ottla.log.partition_log import Origin
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_rewriting import rewrite
-from ottla.protocol.record_batch import build_batch, control_batch, read_header
+from ottla.protocol.records.batch_rewriting import rewrite
+from ottla.protocol.records.record_batch import build_batch, control_batch, read_header
 from tests.support.worlds.compacted_log import DAY, compact_keys, compacted, roll
 
 

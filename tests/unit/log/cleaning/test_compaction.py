@@ -7,7 +7,7 @@ import pytest
 from ottla.log.cleaning.compaction import Cleanable, CleanableSegment, choose_cleanable, group_segments
 from ottla.log.cleaning.log_cleaning import apply_compaction, plan_compaction
 from ottla.log.config import TopicConfig
-from ottla.protocol.record_batch import Codec
+from ottla.protocol.records.record_batch import Codec
 from ottla.types import INT32_MAX
 from tests.support.worlds.compacted_log import DAY, HOUR, compact_keys, compacted, roll
 from tests.support.worlds.log_world import NOON

@@ -13,7 +13,7 @@ from ottla.log.cleaning.compaction_state import CompactionState
 from ottla.log.cleaning.compactor import CompactionPlan
 from ottla.log.cleaning.log_cleaning import apply_compaction, compaction_failed, enforce_retention, plan_compaction
 from ottla.log.disk import Disk
-from ottla.protocol.record_batch import read_records
+from ottla.protocol.records.record_batch import read_records
 from ottla.testing.sim_disk import SimPlatter
 from ottla.testing.sim_loop import SimLoop
 from tests.support.worlds.compacted_log import DAY, HOUR, compacted, roll

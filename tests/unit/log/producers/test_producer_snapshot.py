@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ottla.log.producers.producer_snapshot import CorruptSnapshot, decode_rows, decode_snapshot, encode_snapshot
 from ottla.log.producers.producer_state import BatchMetadata, ProducerEntry
-from ottla.protocol._speedups import crc32c
+from ottla.protocol.records._speedups import crc32c
 
 
 def entry(

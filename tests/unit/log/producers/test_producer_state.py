@@ -7,7 +7,7 @@ import pytest
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.producers.producer_state import BatchMetadata, ProducerStateManager
-from ottla.protocol.record_batch import BatchHeader
+from ottla.protocol.records.record_batch import BatchHeader
 from ottla.types import INT32_MAX
 
 DAY = 86_400_000

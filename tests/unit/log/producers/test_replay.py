@@ -3,8 +3,8 @@
 from ottla.log.producers.producer_state import ProducerStateManager
 from ottla.log.producers.replay import needs_bytes, note_batch
 from ottla.log.segments.transaction_index import AbortedTransaction
-from ottla.protocol.batch_rewriting import rewrite
-from ottla.protocol.record_batch import BatchHeader, build_batch, control_batch, read_header
+from ottla.protocol.records.batch_rewriting import rewrite
+from ottla.protocol.records.record_batch import BatchHeader, build_batch, control_batch, read_header
 
 
 def data(offset: int, producer_id: int = 0) -> BatchHeader:

@@ -7,7 +7,7 @@ import pytest
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.cleaning.log_cleaning import enforce_retention
 from ottla.log.segments.file_records import FileRecords
-from ottla.protocol.record_batch import iter_batches
+from ottla.protocol.records.record_batch import iter_batches
 from tests.support.worlds.log_world import LogWorld
 
 VALUE = "x" * 1000

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ottla.log.partition_log import Origin
 from ottla.log.segments.time_search import LargeBatch, OffsetAndTimestamp
-from ottla.protocol import batch_inspection
-from ottla.protocol.record_batch import (
+from ottla.protocol.records import batch_inspection
+from ottla.protocol.records.record_batch import (
     HEADER_SIZE,
     Codec,
     CorruptBatch,

@@ -1,0 +1,1 @@
+"""What Fetch shares with the replicas' Fetch: sessions, reading, limits."""

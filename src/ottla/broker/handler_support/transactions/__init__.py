@@ -1,0 +1,1 @@
+"""What the handlers of transactions share: producer ids, requests to coordinators, verification."""

@@ -1,0 +1,1 @@
+"""`ottla serve`: one broker, or several on one host."""

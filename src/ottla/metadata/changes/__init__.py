@@ -1,0 +1,1 @@
+"""Changes of the metadata that requests ask for: pure rules, and the calls that commit them."""

@@ -1,0 +1,1 @@
+"""Connections to brokers: opening, TLS, SASL, requests in flight."""

@@ -1,0 +1,1 @@
+"""The listening side: connections, frames, flow control, fairness, TLS."""

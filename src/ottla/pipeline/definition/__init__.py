@@ -1,0 +1,1 @@
+"""What a pipeline is: files and decorators, checked and turned into a model."""

@@ -1,0 +1,1 @@
+"""What a running pipeline does: queries, restarts, state, status."""
