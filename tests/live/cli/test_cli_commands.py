@@ -1,58 +1,19 @@
 """The commands against a running broker: what they do, print and reject."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from ottla.cli.main import main
+from tests.support.command_line import Ran, Run
 from tests.support.waiting import PATIENCE_S
 
 UNREACHABLE = "127.0.0.1:1"
-
-
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def json_lines(self) -> list[Any]:
-        return [json.loads(line) for line in self.lines]
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command line in this process; the broker's address comes from OTTLA_BOOTSTRAP."""
-    monkeypatch.setenv("OTTLA_BOOTSTRAP", broker.bootstrap)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words: str) -> Ran:
-        capsys.readouterr()
-        status = main(list(words))
-        captured = capsys.readouterr()
-        return Ran(status, captured.out, captured.err)
-
-    return run
 
 
 def shell(broker: Any, *words: str, stdin: bytes = b"", **environment: str) -> "subprocess.CompletedProcess[bytes]":

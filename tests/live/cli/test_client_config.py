@@ -1,27 +1,18 @@
 """The commands and a broker with TLS and SASL: a client.properties, the environment, and one line for every mistake."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from ottla import Broker, Producer
-from ottla.cli.app import run as main
 from ottla.cli.client_config import read_client_properties
 from ottla.errors import ConfigError
+from tests.support.command_line import Run
 from tests.support.waiting import PATIENCE_S
 
 MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
-
-
-class Ran(NamedTuple):
-    status: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +39,8 @@ def properties(secure: Any, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words: str) -> Ran:
-        capsys.readouterr()
-        status = main(list(words))
-        captured = capsys.readouterr()
-        return Ran(status, captured.out, captured.err)
-
-    return run
+def bootstrap() -> None:
+    """The tests name the address in a file or on the command line."""
 
 
 def test_every_command_works_with_the_file_alone(

@@ -4,31 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 import ottla
 from ottla.broker.embedded.cluster import EmbeddedCluster
-from ottla.cli.main import main
+from tests.support.command_line import Run
 from tests.support.waiting import eventually
-
-
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +28,8 @@ def cluster(running: EmbeddedCluster) -> EmbeddedCluster:
 
 
 @pytest.fixture
-def run(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs one command line in this process."""
-    monkeypatch.setenv("OTTLA_BOOTSTRAP", cluster.bootstrap)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words: str) -> Ran:
-        capsys.readouterr()
-        status = main(list(words))
-        captured = capsys.readouterr()
-        return Ran(status, captured.out, captured.err)
-
-    return run
+def bootstrap(cluster: EmbeddedCluster) -> str:
+    return cluster.bootstrap
 
 
 @pytest.fixture

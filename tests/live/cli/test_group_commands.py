@@ -7,9 +7,9 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import pytest
 
@@ -26,28 +26,10 @@ from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.records.record_batch import build_batch
 from ottla.types import TopicPartition
+from tests.support.command_line import Run
 from tests.support.waiting import PATIENCE_S, eventually
 from tests.support.wire.raw import RawConnection
 from tests.support.wire.raw_group import RawMember, await_rebalance, hand_out, settle
-
-
-class Ran(NamedTuple):
-    """The result of a command."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +39,8 @@ def quick_broker() -> Iterator[Any]:
 
 
 @pytest.fixture
-def run(quick_broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("OTTLA_BOOTSTRAP", quick_broker.bootstrap)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words: str) -> Ran:
-        capsys.readouterr()
-        status = main(list(words))
-        captured = capsys.readouterr()
-        return Ran(status, captured.out, captured.err)
-
-    return run
+def bootstrap(quick_broker: Any) -> Any:
+    return quick_broker.bootstrap
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """`ottla group plan`: a dry run of an assignor on a live group."""
 
+import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from ottla import Admin, Broker, Consumer
-from ottla.cli.main import main
+from tests.support.command_line import Run
 from tests.support.waiting import PATIENCE_S, eventually
 
 
@@ -51,51 +52,48 @@ def live() -> Iterator[Any]:
 
 
 @pytest.fixture
-def run(live: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    monkeypatch.setenv("OTTLA_BOOTSTRAP", live.bootstrap)
-    monkeypatch.setenv("COLUMNS", "200")
+def bootstrap(live: Any) -> Any:
+    return live.bootstrap
 
-    def command(*arguments: str) -> tuple[int, str, str]:
-        status = main(["group", "plan", *arguments])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
 
-    return command
+@pytest.fixture
+def plan(run: Run) -> Run:
+    return functools.partial(run, "group", "plan")
 
 
 def by_client(out: str, key: str = "partitions") -> dict[str, list[str]]:
     return {m["client_id"]: [f"{p['topic']}p{p['partition']}" for p in m[key]] for m in json.loads(out)["members"]}
 
 
-def test_the_plan_shows_the_assignment_of_another_assignor(run: Any) -> None:
+def test_the_plan_shows_the_assignment_of_another_assignor(plan: Run) -> None:
     """Spec: A2. The group itself uses range."""
-    status, out, _ = run("plan", "--assignor", "roundrobin", "--json")
+    status, out, _ = plan("plan", "--assignor", "roundrobin", "--json")
     assert status == 0
     assert by_client(out) == {"C0": ["t0p0", "t0p2", "t1p1"], "C1": ["t0p1", "t1p0", "t1p2"]}
     assert json.loads(out)["moved"] == 3
     assert json.loads(out)["assignor_now"] == "range"
 
 
-def test_sticky_moves_as_few_partitions_as_possible(run: Any) -> None:
+def test_sticky_moves_as_few_partitions_as_possible(plan: Run) -> None:
     """Spec: A3. From four and two to three and three is one move."""
-    status, out, _ = run("plan", "--assignor", "sticky", "--json")
+    status, out, _ = plan("plan", "--assignor", "sticky", "--json")
     assert (status, json.loads(out)["moved"]) == (0, 1)
     assert [len(got) for got in by_client(out).values()] == [3, 3]
 
 
-def test_cooperative_sticky_shows_what_the_second_rebalance_assigns(run: Any) -> None:
-    _, out, _ = run("plan", "--assignor", "cooperative-sticky")
+def test_cooperative_sticky_shows_what_the_second_rebalance_assigns(plan: Run) -> None:
+    _, out, _ = plan("plan", "--assignor", "cooperative-sticky")
     assert "unassigned" in out
     assert "second rebalance" in out
 
 
-def test_the_plan_can_leave_out_a_member(run: Any) -> None:
-    _, out, _ = run("plan", "--assignor", "range", "--without", "C1", "--json")
+def test_the_plan_can_leave_out_a_member(plan: Run) -> None:
+    _, out, _ = plan("plan", "--assignor", "range", "--without", "C1", "--json")
     assert by_client(out) == {"C0": ["t0p0", "t0p1", "t0p2", "t1p0", "t1p1", "t1p2"]}
 
 
 def test_a_custom_assignor_is_imported_from_the_current_directory(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spec: A6."""
     (tmp_path / "my_assignors.py").write_text(
@@ -112,10 +110,10 @@ def test_a_custom_assignor_is_imported_from_the_current_directory(
         "        return {}\n"
     )
     monkeypatch.chdir(tmp_path)
-    _, out, _ = run("plan", "--assignor", "my_assignors:LastTakesAll")
+    _, out, _ = plan("plan", "--assignor", "my_assignors:LastTakesAll")
     assert "last-takes-all" in out
     assert "t0: 0-2; t1: 0-2" in out
-    status, _, err = run("plan", "--assignor", "my_assignors:Forgetful")
+    status, _, err = plan("plan", "--assignor", "my_assignors:Forgetful")
     assert status != 0
     assert "forgetful left out" in err
 
@@ -128,8 +126,8 @@ def test_a_custom_assignor_is_imported_from_the_current_directory(
         (("plan", "--assignor", "range", "--without", "C0", "--without", "C1"), "has no members"),
     ],
 )
-def test_an_impossible_plan_is_rejected_with_one_line(run: Any, arguments: tuple[str, ...], message: str) -> None:
-    status, out, err = run(*arguments)
+def test_an_impossible_plan_is_rejected_with_one_line(plan: Run, arguments: tuple[str, ...], message: str) -> None:
+    status, out, err = plan(*arguments)
     assert status != 0
     assert message in err
     assert not out

@@ -1,49 +1,38 @@
 """`ottla quota`, and the admin calls behind it, against a running broker."""
 
+import functools
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ottla import Admin, KafkaError, OttlaError
-from ottla.cli.main import main
 from ottla.client.core.model import ClientQuota
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.support.command_line import Run
 
 
 @pytest.fixture
-def run(broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("OTTLA_BOOTSTRAP", broker.bootstrap)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def run(*words: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        status = main(["quota", *words])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
+def quota(run: Run) -> Run:
+    return functools.partial(run, "quota")
 
 
-def test_quotas_are_set_listed_and_removed(run: Run) -> None:
-    status, out, _ = run("set", "--user", "ann", "producer_byte_rate=10MB/s", "consumer_byte_rate=20MB/s")
+def test_quotas_are_set_listed_and_removed(quota: Run) -> None:
+    status, out, _ = quota("set", "--user", "ann", "producer_byte_rate=10MB/s", "consumer_byte_rate=20MB/s")
     assert (status, out) == (0, "user ann: producer_byte_rate=10MB/s, consumer_byte_rate=20MB/s\n")
-    assert run("set", "--default-user", "--client-id", "reports", "request_percentage=10%")[0] == 0
-    assert run("set", "--ip", "203.0.113.9", "connection_creation_rate=20/s")[0] == 0
-    table = run("list")[1]
+    assert quota("set", "--default-user", "--client-id", "reports", "request_percentage=10%")[0] == 0
+    assert quota("set", "--ip", "203.0.113.9", "connection_creation_rate=20/s")[0] == 0
+    table = quota("list")[1]
     lines = [" ".join(line.split()) for line in table.splitlines()]
     assert "ann consumer_byte_rate 20MB/s" in lines
     assert "<default> reports request_percentage 10%" in lines
     assert "203.0.113.9 connection_creation_rate 20/s" in lines
-    (found,) = json.loads(run("list", "--user", "ann", "--json")[1])
+    (found,) = json.loads(quota("list", "--user", "ann", "--json")[1])
     assert found == {"entity": {"user": "ann"}, "quotas": {"consumer_byte_rate": 2e7, "producer_byte_rate": 1e7}}
-    assert run("remove", "--user", "ann", "producer_byte_rate")[:2] == (0, "user ann: removed producer_byte_rate\n")
-    assert json.loads(run("remove", "--user", "ann", "--json")[1])["removed"] == ["consumer_byte_rate"]
-    assert run("list", "--user", "ann")[:2] == (0, "no quotas\n")
-    run("remove", "--default-user", "--client-id", "reports")
-    run("remove", "--ip", "203.0.113.9")
+    assert quota("remove", "--user", "ann", "producer_byte_rate")[:2] == (0, "user ann: removed producer_byte_rate\n")
+    assert json.loads(quota("remove", "--user", "ann", "--json")[1])["removed"] == ["consumer_byte_rate"]
+    assert quota("list", "--user", "ann")[:2] == (0, "no quotas\n")
+    quota("remove", "--default-user", "--client-id", "reports")
+    quota("remove", "--ip", "203.0.113.9")
 
 
 @pytest.mark.parametrize(
@@ -63,8 +52,8 @@ def test_quotas_are_set_listed_and_removed(run: Run) -> None:
         (["remove", "--user", "nobody"], "user nobody has no quotas"),
     ],
 )
-def test_a_mistake_is_one_line_with_a_hint(run: Run, words: list[str], message: str) -> None:
-    status, out, err = run(*words)
+def test_a_mistake_is_one_line_with_a_hint(quota: Run, words: list[str], message: str) -> None:
+    status, out, err = quota(*words)
     assert status != 0
     assert out == ""
     assert message in err

@@ -1,30 +1,15 @@
 """`ottla txn` against a running broker: what it shows, ends and rejects."""
 
-import json
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from ottla import Broker
-from ottla.cli.main import main
+from tests.support.command_line import Run
 from tests.support.wire.raw import RawConnection, Side
 from tests.support.wire.raw_transactions import RawTransactions
 
-
-class Ran(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Run = Callable[..., Ran]
 Story = Callable[..., RawTransactions]
 
 
@@ -40,17 +25,8 @@ def txn_broker() -> Iterator[Any]:
 
 
 @pytest.fixture
-def run(txn_broker: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("OTTLA_BOOTSTRAP", txn_broker.bootstrap)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*words: str) -> Ran:
-        capsys.readouterr()
-        status = main(list(words))
-        captured = capsys.readouterr()
-        return Ran(status, captured.out, captured.err)
-
-    return run
+def bootstrap(txn_broker: Any) -> Any:
+    return txn_broker.bootstrap
 
 
 @pytest.fixture
