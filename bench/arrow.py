@@ -7,7 +7,6 @@ measuring process in all its threads. `plain sockets` moves the same bytes witho
 upper bound for every client. `python -m bench.arrow` runs only this suite.
 """
 
-import argparse
 import functools
 import random
 import time
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from bench import sockets
 from bench.brokers import Contender, ottla
+from bench.one_suite import run_one_suite
 from bench.results import Results
 
 SUITE = "arrow"
@@ -226,17 +226,5 @@ def best_ns(function: Callable[[], Any], repeat: int) -> float:
     return best
 
 
-def main() -> None:
-    from rich.console import Console
-
-    parser = argparse.ArgumentParser(prog="python -m bench.arrow", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    results = Results({"ottla": "Ottla"})
-    run(results, options.rounds, options.quick, lambda *_, **__: None)
-    results.show(Console(width=180), SUITE)
-
-
 if __name__ == "__main__":
-    main()
+    run_one_suite(SUITE, __doc__, run)

@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import base64
 import importlib
-import os
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any
 
+from bench.process_memory import resident_bytes
 from bench.wire import percentile
 from tests.support.processes.etcd import EtcdCluster
 
@@ -93,15 +93,10 @@ async def measure(name: str, address: str) -> str:
     )
 
 
-def resident_mb() -> float:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def run_one(name: str, address: str) -> None:
-    before, cpu = resident_mb(), time.process_time()
+    before, cpu = resident_bytes(), time.process_time()
     importlib.import_module(CLIENTS[name][1])
-    imported = f"import {(time.process_time() - cpu) * 1000:.0f} ms of CPU, +{resident_mb() - before:.1f} MB"
+    imported = f"import {(time.process_time() - cpu) * 1000:.0f} ms of CPU, +{(resident_bytes() - before) / 1e6:.1f} MB"
     print(f"{name:8} {imported}; {asyncio.run(measure(name, address))}", flush=True)
 
 

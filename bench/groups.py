@@ -4,17 +4,16 @@ Uses plain sockets and clients that respond immediately, so that mainly the brok
 """
 
 import gc
-import resource
 import selectors
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from bench import startup
 from bench.brokers import Contender, scratch
+from bench.process_memory import resident_bytes
 from bench.results import Results
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -296,11 +295,6 @@ def load(number: int, quick: bool) -> tuple[float, float]:
         count += replay_slice(shard, data, offset)[1]
     shard.on_loaded(NOW)
     return time.perf_counter() - started, (resident_bytes() - before) / count
-
-
-def resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
 
 
 def commit_rows(groups: int, partitions: int, *, apart: bool = False) -> Iterator[list[Any]]:

@@ -7,10 +7,10 @@ line fitted to the samples, without the first third, in which caches and heaps r
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 from bench.brokers import Contender
+from bench.process_memory import resident_bytes
 from bench.results import Results
 from ottla import Broker
 
@@ -60,14 +60,6 @@ def slope(samples: list[float]) -> float:
     above = sum((index - middle) * (value - mean) for index, value in enumerate(samples))
     per_chunk = above / sum((index - middle) ** 2 for index in range(count))
     return per_chunk * 1e6 / CHUNK
-
-
-def resident_bytes() -> int:
-    """Resident memory of this process."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def main(bootstrap: str, chunks: str) -> None:

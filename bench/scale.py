@@ -8,12 +8,12 @@ seconds of each broker of the cluster; simulated time is not shown.
 import asyncio
 import gc
 import logging
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bench.process_memory import resident_bytes
 from bench.results import Results
 from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
@@ -266,8 +266,3 @@ def measure_groups(results: Results, groups: int) -> None:
     name = f"load {groups:,} groups with {OFFSETS_EACH} offsets each"
     results.add(SUITE, f"{name}: CPU", "s", NAME, seconds)
     results.add(SUITE, f"{name}: memory per group", "kB", NAME, (resident_bytes() - before) / groups / 1e3)
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

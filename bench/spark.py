@@ -7,7 +7,6 @@ and the latency from produce to output are measured after that, see `bench/spark
 `python -m bench.spark` runs only the source.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import spark_latency, spark_sink
 from bench.brokers import Contender, ottla
+from bench.one_suite import run_one_suite
 from bench.results import Results
 
 if TYPE_CHECKING:
@@ -206,21 +206,5 @@ def tree_cpu_seconds() -> float:
     return sum(spent.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")
 
 
-def main() -> None:
-    from rich.console import Console
-
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--driver", choices=FORMATS)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    if options.driver:
-        serve(options.driver)
-        return
-    results = Results({"ottla": "Ottla"})
-    source_run(results, options.rounds, options.quick, lambda *_, **__: None)
-    results.show(Console(width=180), SUITE)
-
-
 if __name__ == "__main__":
-    main()
+    run_one_suite(SUITE, __doc__, source_run, drivers=list(FORMATS), serve=serve)

@@ -5,7 +5,6 @@ its output. Ottla is exactly-once and its consumer reads committed records; Spar
 its own driver process (two cores), and runs alone. `python -m bench.spark_latency` runs only this part.
 """
 
-import argparse
 import asyncio
 import json
 import statistics
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench import spark_sink
 from bench.brokers import Contender, ottla
+from bench.one_suite import run_one_suite
 from bench.results import Results
 
 if TYPE_CHECKING:
@@ -150,21 +150,5 @@ def start(spark: "SparkSession", source: str, bootstrap: str, topic: str, output
     )
 
 
-def main() -> None:
-    from rich.console import Console
-
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--driver", choices=FORMATS)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=1)
-    options = parser.parse_args()
-    if options.driver:
-        serve(options.driver)
-        return
-    results = Results({"ottla": "Ottla"})
-    run(results, options.rounds, options.quick, lambda *_, **__: None)
-    results.show(Console(width=180), SUITE)
-
-
 if __name__ == "__main__":
-    main()
+    run_one_suite(SUITE, __doc__, run, rounds=1, drivers=list(FORMATS), serve=serve)

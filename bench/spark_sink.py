@@ -6,7 +6,6 @@ Python` is a sink that discards its rows: the time Spark needs for a micro-batch
 process tree of Spark: the JVM and its Python workers. `python -m bench.spark_sink` runs only this part.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.brokers import Contender, ottla
+from bench.one_suite import run_one_suite
 from bench.results import Results
 from tests.support.processes.oracle import extras_directory
 
@@ -164,17 +164,5 @@ def run(results: Results, rounds: int, quick: bool, step: Any) -> None:
         spark.stop()
 
 
-def main() -> None:
-    from rich.console import Console
-
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
-    results = Results({"ottla": "Ottla"})
-    run(results, options.rounds, options.quick, lambda *_, **__: None)
-    results.show(Console(width=180), SUITE)
-
-
 if __name__ == "__main__":
-    main()
+    run_one_suite(SUITE, __doc__, run)
