@@ -4,7 +4,6 @@ double nothing while members come and go, with every assignor."""
 import asyncio
 import itertools
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from ottla import AsyncAdmin, AsyncConsumer, AsyncProducer, Broker, async_transform
 from ottla.clock import monotonic
 from ottla.types import TopicPartition
-from tests.support.waiting import PATIENCE_S, stretched
+from tests.support.waiting import PATIENCE_S, eventually_async, stretched
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -23,13 +22,6 @@ SETTINGS = {
 }
 QUICK = {"session.timeout.ms": stretched(10_000), "heartbeat.interval.ms": 300, "auto.offset.reset": "earliest"}
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
-
-
-async def until(holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-    deadline = monotonic() + patience_s
-    while not holds():
-        assert monotonic() < deadline, "it never came to hold"
-        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("ending", ["restarted", "killed"])
@@ -58,18 +50,18 @@ def test_a_broker_that_comes_back_finds_its_groups_as_they_were(tmp_path: Path, 
                 owned[:] = [len(member._positions.states) for member in members]  # noqa: SLF001 (without awaiting)
                 return owned == [2, 2, 2]
 
-            await until(is_shared)
+            await eventually_async(is_shared)
             before = [await member.group_metadata() for member in members]
             for number in range(60):
                 await producer.send("t", f"{number}", partition=number % 6)
-            await until(lambda: len(found) == 60)
+            await eventually_async(lambda: len(found) == 60)
             for bounce in range(2):
                 if ending == "killed":
                     await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.restart)
                 for number in range(60):
                     await producer.send("t", f"{60 * (bounce + 1) + number}", partition=number % 6)
-                await until(lambda total=60 * (bounce + 2): len(set(found)) == total)  # type: ignore[misc]
+                await eventually_async(lambda total=60 * (bounce + 2): len(set(found)) == total)  # type: ignore[misc]
         after = [await member.group_metadata() for member in members]
         assert before == after, "the same members in the same generation"
         stop.set()

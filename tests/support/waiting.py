@@ -1,8 +1,13 @@
 """Waiting for a condition as long as a slow machine may need, and judging waits in spite of other work on it."""
 
+import asyncio
+import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_S = 300.0
 """For what is certain to come: on a machine with many times more work than cores, it may come minutes later."""
@@ -10,19 +15,52 @@ PAUSE_S = 0.02
 """Between two checks, so that the process that is waited for gets the processor."""
 
 
-def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> bool:
+def until(condition: Callable[[], bool], timeout_s: float = PATIENCE_S, *, pause_s: float = PAUSE_S) -> bool:
     """Whether the condition becomes true. Apache Kafka answers before all of its parts have applied a change."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(PAUSE_S)
+        time.sleep(pause_s)
     return True
 
 
-def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
+def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S, *, pause_s: float = PAUSE_S) -> None:
     """Fails unless the condition becomes true in time."""
-    assert until(condition, timeout_s), f"the condition did not become true within {timeout_s} s"
+    assert until(condition, timeout_s, pause_s=pause_s), f"the condition did not become true within {timeout_s} s"
+
+
+def until_found(find: Callable[[], T | None], timeout_s: float = PATIENCE_S, *, pause_s: float = PAUSE_S) -> T | None:
+    """The first value that is not None; None if there is none in time. A broker that is restarting may not answer."""
+    found: T | None = None
+
+    def is_found() -> bool:
+        nonlocal found
+        with contextlib.suppress(OSError):
+            found = find()
+        return found is not None
+
+    until(is_found, timeout_s, pause_s=pause_s)
+    return found
+
+
+async def eventually_async(
+    condition: Callable[[], bool], timeout_s: float = PATIENCE_S, *, pause_s: float = 0.001
+) -> None:
+    """Like `eventually`, while the event loop runs. A pause of 0 checks in every iteration of the loop."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - the condition may depend on other processes and threads
+            await asyncio.sleep(pause_s)
+
+
+def run_story(story: Callable[[], Coroutine[Any, Any, None]], timeout_s: float = PATIENCE_S) -> None:
+    """Runs a coroutine function in a new event loop, and fails if it takes longer than that."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(timeout_s):
+            await story()
+
+    asyncio.run(bounded())
 
 
 def slowness() -> float:

@@ -12,9 +12,9 @@ from ottla.metadata.etcd.large_commits import LargeCommits
 from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
 from ottla.metadata.store import Change, Check, Conflict, Create, SessionExpired, Set
-from tests.live.metadata.test_etcd_store import eventually, opened, run
+from tests.live.metadata.test_etcd_store import opened
 from tests.support.processes.etcd import EtcdCluster
-from tests.support.waiting import PATIENCE_S, stretched
+from tests.support.waiting import PATIENCE_S, eventually_async, run_story, stretched
 
 _numbers = itertools.count()
 MANY = [Create(f"/t/{number}", b"") for number in range(400)]
@@ -55,7 +55,7 @@ def test_a_commit_that_arrives_just_before_its_repetition_is_executed_once(
             assert found is not None
             assert (found.value, found.version) == (b"1", 1)
 
-    run(story)
+    run_story(story)
 
 
 def test_a_commit_between_the_check_and_the_lock_of_a_large_commit_is_a_conflict(
@@ -80,7 +80,7 @@ def test_a_commit_between_the_check_and_the_lock_of_a_large_commit_is_a_conflict
                 await ann.commit([Check("/a", 0), *MANY])
             assert await bob.scan("/t/") == []
 
-    run(story)
+    run_story(story)
 
 
 def test_a_large_commit_of_a_dead_process_is_completed_although_nobody_commits(
@@ -101,10 +101,10 @@ def test_a_large_commit_of_a_dead_process_is_completed_although_nobody_commits(
                 patch.setattr(ann._large, "roll_forward", die)  # noqa: SLF001
                 with pytest.raises(SessionExpired):
                     await ann.commit(MANY)
-            await eventually(lambda: len(heard) == len(MANY))
+            await eventually_async(lambda: len(heard) == len(MANY))
         await ann.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_watch_that_is_silent_while_etcd_answers_is_replaced(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,10 +128,10 @@ def test_a_watch_that_is_silent_while_etcd_answers_is_replaced(url: str, monkeyp
             ann.watch("/", lambda changes: heard.extend(change.key for change in changes))
             await asyncio.sleep(0)
             await bob.commit([Create("/a", b"")])
-            await eventually(lambda: heard == ["/a"])
+            await eventually_async(lambda: heard == ["/a"])
             assert silent == 1
 
-    run(story)
+    run_story(story)
 
 
 def test_a_large_commit_given_up_before_its_commit_point_does_not_block_others(
@@ -155,4 +155,4 @@ def test_a_large_commit_given_up_before_its_commit_point_does_not_block_others(
                 await bob.commit([Create("/a", b"")])
             assert ann.session_id
 
-    run(story)
+    run_story(story)

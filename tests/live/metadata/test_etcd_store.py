@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
 from ottla.metadata.store import Change, Check, Conflict, Create, Delete, SessionExpired, Set, StoreUnavailable
 from tests.support.processes.etcd import EtcdCluster
-from tests.support.waiting import PATIENCE_S, slowness, stretched
+from tests.support.waiting import eventually_async, run_story, slowness, stretched
 
 _numbers = itertools.count()
 
@@ -25,14 +25,6 @@ _numbers = itertools.count()
 @pytest.fixture
 def prefix() -> str:
     return f"/store-{next(_numbers)}"
-
-
-def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await story()
-
-    asyncio.run(whole())
 
 
 @asynccontextmanager
@@ -43,12 +35,6 @@ async def opened(url: str, **options: Any) -> AsyncIterator[EtcdStore]:
         yield store
     finally:
         await store.close()
-
-
-async def eventually(check: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not check():  # noqa: ASYNC110 - what is waited for happens in another process
-            await asyncio.sleep(0.005)
 
 
 class LostAnswers:
@@ -88,7 +74,7 @@ def test_a_commit_whose_answer_is_lost_is_executed_once(etcd: EtcdCluster, prefi
                 assert found is not None
                 assert (found.value, found.version) == (b"%d" % number, number)
 
-    run(story)
+    run_story(story)
 
 
 def test_a_commit_that_arrives_late_is_not_executed_twice(etcd: EtcdCluster, prefix: str, lost: LostAnswers) -> None:
@@ -106,7 +92,7 @@ def test_a_commit_that_arrives_late_is_not_executed_twice(etcd: EtcdCluster, pre
             assert (found.value, found.version) == (b"1", 1)
             await store.commit([Set("/a", b"2", version=1)])
 
-    run(story)
+    run_story(story)
 
 
 def test_a_conflict_of_a_repeated_commit_is_its_own_doing_only_once(
@@ -121,7 +107,7 @@ def test_a_conflict_of_a_repeated_commit_is_its_own_doing_only_once(
             with pytest.raises(Conflict):
                 await store.commit([Create("/a", b"")])
 
-    run(story)
+    run_story(story)
 
 
 def test_an_unknown_outcome_is_reported_when_etcd_stays_away(
@@ -146,7 +132,7 @@ def test_an_unknown_outcome_is_reported_when_etcd_stays_away(
                 assert found.value == b"2"
                 assert found.version in (1, 2)
 
-    run(story)
+    run_story(story)
 
 
 def test_a_watch_that_goes_silent_is_continued_without_a_gap(etcd: EtcdCluster, prefix: str) -> None:
@@ -159,17 +145,17 @@ def test_a_watch_that_goes_silent_is_continued_without_a_gap(etcd: EtcdCluster, 
                 heard: list[str] = []
                 ann.watch("/", lambda changes: heard.extend(change.key for change in changes))
                 await bob.commit([Create("/0", b"")])
-                await eventually(lambda: heard == ["/0"])
+                await eventually_async(lambda: heard == ["/0"])
                 way.cut()
                 for number in range(1, 5):
                     await bob.commit([Create(f"/{number}", b"")])
                 way.reset()  # bytes that waited are lost
                 way.mend()
-                await eventually(lambda: heard == [f"/{number}" for number in range(5)])
+                await eventually_async(lambda: heard == [f"/{number}" for number in range(5)])
                 assert ann.session_id
                 await ann.sync()
 
-    run(story)
+    run_story(story)
 
 
 def test_after_a_compaction_watchers_get_the_difference_as_one_step(etcd: EtcdCluster, prefix: str) -> None:
@@ -187,13 +173,13 @@ def test_after_a_compaction_watchers_get_the_difference_as_one_step(etcd: EtcdCl
                 etcd.members[0].ask("kv/compaction", {"revision": revision, "physical": True})
                 way.reset()
                 way.mend()
-                await eventually(lambda: bool(steps))
+                await eventually_async(lambda: bool(steps))
                 assert steps == [{"/changed": b"3", "/removed": None, "/new": b""}]
                 await bob.commit([Set("/same", b"x")])
-                await eventually(lambda: len(steps) == 2)
+                await eventually_async(lambda: len(steps) == 2)
                 assert [entry.key for entry in await ann.scan("/")] == ["/changed", "/new", "/same"]
 
-    run(story)
+    run_story(story)
 
 
 def test_a_session_is_not_confirmed_when_etcd_is_out_of_reach_for_its_timeout(etcd: EtcdCluster, prefix: str) -> None:
@@ -213,7 +199,7 @@ def test_a_session_is_not_confirmed_when_etcd_is_out_of_reach_for_its_timeout(et
                 bob.watch("/ids", lambda _: was_confirmed.append(ann.is_confirmed))
                 assert ann.is_confirmed
                 way.cut()
-                await eventually(lambda: bool(was_confirmed))
+                await eventually_async(lambda: bool(was_confirmed))
                 assert was_confirmed == [False], "it knew before the others"
                 assert not expired.is_set(), "etcd has not told it yet"
                 way.mend()
@@ -223,7 +209,7 @@ def test_a_session_is_not_confirmed_when_etcd_is_out_of_reach_for_its_timeout(et
                 await ann.start()
                 await ann.commit([Create("/ids/1", b"again", ephemeral=True)])
 
-    run(story)
+    run_story(story)
 
 
 def test_a_session_survives_an_absence_of_etcd_that_is_shorter_than_its_lease(etcd: EtcdCluster, prefix: str) -> None:
@@ -241,7 +227,7 @@ def test_a_session_survives_an_absence_of_etcd_that_is_shorter_than_its_lease(et
                 assert store.is_confirmed
                 assert await store.get("/ids/1") is not None
 
-    run(story)
+    run_story(story)
 
 
 POINTS = ["_write_journal", "_commit_point", "roll_forward"]
@@ -302,7 +288,7 @@ def test_a_large_commit_whose_process_dies_is_whole_or_absent(
                 await bob.sync()
                 assert len(await bob.scan("/u/")) == 400
 
-    run(story)
+    run_story(story)
 
 
 def test_a_session_that_starts_in_the_middle_of_a_large_commit_completes_it(
@@ -323,7 +309,7 @@ def test_a_session_that_starts_in_the_middle_of_a_large_commit_completes_it(
             assert len(await bob.scan("/t/")) == 400
         await ann.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_many_entries_are_read_in_pages_at_one_revision(
@@ -351,7 +337,7 @@ def test_many_entries_are_read_in_pages_at_one_revision(
                 assert await bob.scan("/") == await ann.scan("/")
             assert pages > 10
 
-    run(story)
+    run_story(story)
 
 
 def test_keys_of_another_cluster_are_not_seen(etcd: EtcdCluster, prefix: str) -> None:
@@ -364,7 +350,7 @@ def test_keys_of_another_cluster_are_not_seen(etcd: EtcdCluster, prefix: str) ->
             assert [entry.key for entry in await bob.scan("/")] == ["/b"]
             assert [change.key for change in heard] == ["/b"]
 
-    run(story)
+    run_story(story)
 
 
 def test_a_value_beyond_the_limit_of_etcd_is_refused_with_its_size(etcd: EtcdCluster, prefix: str) -> None:
@@ -374,7 +360,7 @@ def test_a_value_beyond_the_limit_of_etcd_is_refused_with_its_size(etcd: EtcdClu
                 await store.commit([Create("/a", b"x" * 2_000_000)])
             await store.commit([Create("/a", b"x" * 1_000_000)])
 
-    run(story)
+    run_story(story)
 
 
 def test_an_unreachable_etcd_is_reported_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +370,7 @@ def test_an_unreachable_etcd_is_reported_with_its_address(monkeypatch: pytest.Mo
         with pytest.raises(OttlaError, match=r"cannot use etcd at etcd://127.0.0.1:1/x: .*refused|Connect call failed"):
             await EtcdStore(parse_location("etcd://127.0.0.1:1/x")).start()
 
-    run(story)
+    run_story(story)
 
 
 def test_the_leader_of_etcd_is_killed_and_commits_go_on(etcd_of_three: EtcdCluster) -> None:
@@ -406,7 +392,7 @@ def test_the_leader_of_etcd_is_killed_and_commits_go_on(etcd_of_three: EtcdClust
                 if member.process is None:
                     member.start()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_session_is_renewed_while_it_reads_everything(
@@ -426,7 +412,7 @@ def test_a_session_is_renewed_while_it_reads_everything(
             assert store.is_confirmed
             await store.commit([Create("/a", b"", ephemeral=True)])
 
-    run(story)
+    run_story(story)
 
 
 def test_a_large_commit_that_another_session_completes_succeeds(
@@ -448,7 +434,7 @@ def test_a_large_commit_that_another_session_completes_succeeds(
                 await ann.commit([Create(f"/t/{number}", b"") for number in range(400)])
             assert len(await bob.scan("/t/")) == 400
 
-    run(story)
+    run_story(story)
 
 
 @pytest.fixture
@@ -490,7 +476,7 @@ def test_others_do_not_commit_while_a_large_commit_is_prepared(
             assert last is not None
             assert a.modified > last.modified
 
-    run(story)
+    run_story(story)
 
 
 def test_a_large_commit_fails_if_a_session_ends_on_which_it_depends(
@@ -513,7 +499,7 @@ def test_a_large_commit_fails_if_a_session_ends_on_which_it_depends(
             assert await ann.scan("/t/") == []
             await ann.commit([Create("/after", b"")])
 
-    run(story)
+    run_story(story)
 
 
 def test_a_renewal_counts_from_the_time_at_which_it_was_sent(
@@ -545,7 +531,7 @@ def test_a_renewal_counts_from_the_time_at_which_it_was_sent(
             await asyncio.sleep(max(0.0, sent[0] + timeout_s + 0.05 - asyncio.get_running_loop().time()))
             assert not store.is_confirmed
 
-    run(story)
+    run_story(story)
 
 
 def test_an_etcd_restored_from_a_backup_is_refused_until_a_restart(etcd_program: str) -> None:
@@ -579,4 +565,4 @@ def test_an_etcd_restored_from_a_backup_is_refused_until_a_restart(etcd_program:
             assert [entry.key for entry in await restarted.scan("/")] == ["/kept"]
 
     with EtcdCluster() as etcd:
-        run(lambda: story(etcd))
+        run_story(lambda: story(etcd))

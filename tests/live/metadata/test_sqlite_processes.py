@@ -6,15 +6,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Create
-from tests.support.waiting import PATIENCE_S, slowness, stretched
+from tests.support.waiting import PATIENCE_S, eventually_async, run_story, slowness, stretched
 
 if TYPE_CHECKING:
     from ottla.metadata.store import Change
@@ -38,19 +37,6 @@ OTHER_PROCESS = """
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "metadata.sqlite")
-
-
-def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            await story()
-
-    asyncio.run(bounded())
-
-
-async def eventually(check: Callable[[], bool]) -> None:
-    while not check():  # noqa: ASYNC110 - what is waited for happens in another process
-        await asyncio.sleep(0.01)
 
 
 def start_other(path: str, session_timeout_ms: int = 18_000, program: str = OTHER_PROCESS) -> "subprocess.Popen[str]":
@@ -93,7 +79,7 @@ def test_a_process_that_stops_leaves_the_write_ahead_log_to_the_others(path: str
         assert os.stat(f"{path}-wal").st_ino == log
         await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_the_ephemeral_keys_of_a_killed_process_are_removed_immediately(path: str) -> None:
@@ -106,12 +92,12 @@ def test_the_ephemeral_keys_of_a_killed_process_are_removed_immediately(path: st
         store.watch("/brokers/ids", heard.extend)
         other = start_other(path)
         try:
-            await eventually(lambda: len(heard) == 1)
+            await eventually_async(lambda: len(heard) == 1)
             assert heard[0].entry is not None
             assert heard[0].entry.value == b"other"
             other.kill()
             other.wait()
-            await eventually(lambda: heard[-1].entry is None)
+            await eventually_async(lambda: heard[-1].entry is None)
             kept = await store.get("/written")
             assert kept is not None
             assert kept.value == b"kept"
@@ -120,7 +106,7 @@ def test_the_ephemeral_keys_of_a_killed_process_are_removed_immediately(path: st
             other.wait()
             await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_hanging_process_expires_after_its_session_timeout(path: str) -> None:
@@ -131,15 +117,15 @@ def test_a_hanging_process_expires_after_its_session_timeout(path: str) -> None:
         store.watch("/brokers/ids", heard.extend)
         other = start_other(path, session_timeout_ms=stretched(600))
         try:
-            await eventually(lambda: len(heard) >= 1)
+            await eventually_async(lambda: len(heard) >= 1)
             os.kill(other.pid, signal.SIGSTOP)
-            await eventually(lambda: heard[-1].entry is None)
+            await eventually_async(lambda: heard[-1].entry is None)
         finally:
             other.kill()
             other.wait()
             await store.close()
 
-    run(story)
+    run_story(story)
 
 
 STOPS_INSIDE_A_TRANSACTION = """
@@ -172,7 +158,7 @@ def test_a_process_that_was_stopped_inside_a_transaction_is_killed(path: str) ->
             loop = asyncio.get_running_loop()
             began = loop.time()
             await store.commit([Create("/mine", b"")])
-            await eventually(lambda: other.poll() == -signal.SIGKILL)
+            await eventually_async(lambda: other.poll() == -signal.SIGKILL)
             assert loop.time() - began < 5 * slowness(), "less than SQLite's own timeout"
             assert await store.get("/never") is None
             # Its session ends after the commit that waited.
@@ -183,7 +169,7 @@ def test_a_process_that_was_stopped_inside_a_transaction_is_killed(path: str) ->
             other.wait()
             await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_the_next_start_removes_the_session_of_a_crashed_process(path: str) -> None:
@@ -198,6 +184,6 @@ def test_the_next_start_removes_the_session_of_a_crashed_process(path: str) -> N
         assert await store.get("/written") is not None
         await store.close()
 
-    run(story)
+    run_story(story)
     left = sorted(name for name in os.listdir(os.path.dirname(path)) if "session" in name)
     assert left == [], "lock files are cleaned up"

@@ -13,11 +13,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ottla.types import TopicPartition
 from tests.support.clients import TIMEOUT_S
+from tests.support.clients.background import BackgroundClient
 from tests.support.clients.java import JavaClient
+from tests.support.waiting import until
 
 HEARTBEAT_MS = 200
 SESSION_MS = 60_000
@@ -39,7 +41,7 @@ class Event(NamedTuple):
     partitions: tuple[TopicPartition, ...]
 
 
-class Member:
+class Member(BackgroundClient):
     """One consumer of a group. Subclasses run it; tests read these attributes.
 
     A topic that begins with `^` is a pattern (librdkafka, Java, Ottla).
@@ -65,6 +67,7 @@ class Member:
         self.group = group
         self.topics = list(topics)
         self.client_id = client_id or self.name
+        super().__init__(self.client_id)
         self.assignor = assignor
         self.instance_id = instance_id
         self.session_timeout_ms = session_timeout_ms
@@ -78,45 +81,6 @@ class Member:
         self.commits: list[float] = []
         """When a commit succeeded."""
         self.failed_commits: list[str] = []
-        self.failure: BaseException | None = None
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._guarded, name=self.client_id, daemon=True)
-
-    @staticmethod
-    def unavailable() -> str | None:
-        """None when it can run here, else the reason."""
-        return None
-
-    def start(self) -> Self:
-        self._thread.start()
-        return self
-
-    @property
-    def is_stopped(self) -> bool:
-        return self._stopping.is_set()
-
-    def begin_stopping(self) -> None:
-        self._stopping.set()
-
-    def stop(self) -> None:
-        """Leaves the group as its library does on close."""
-        self.begin_stopping()
-        self._thread.join(TIMEOUT_S)
-        assert not self._thread.is_alive(), f"{self.client_id} did not stop"
-        self.check()
-
-    def check(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-    def _guarded(self) -> None:
-        try:
-            self.run()
-        except BaseException as failure:
-            self.failure = failure
-
-    def run(self) -> None:
-        raise NotImplementedError
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self.events.append(Event("assigned", tuple(sorted(partitions))))
@@ -452,11 +416,14 @@ def await_true(
     what: str, holds: Callable[[], bool], members: Sequence[Member] = (), timeout_s: float = TIMEOUT_S
 ) -> None:
     """Waits until something holds; a member that failed in the meantime says why."""
-    deadline = time.monotonic() + timeout_s
-    while not holds():
+
+    def is_true() -> bool:
+        if holds():
+            return True
         for member in members:
             member.check()
-        if time.monotonic() > deadline:
-            seen = {member.client_id: sorted(map(str, member.assignment)) for member in members}
-            raise AssertionError(f"not within {timeout_s} s: {what} ({seen})")
-        time.sleep(0.02)
+        return False
+
+    if not until(is_true, timeout_s):
+        seen = {member.client_id: sorted(map(str, member.assignment)) for member in members}
+        raise AssertionError(f"not within {timeout_s} s: {what} ({seen})")

@@ -7,12 +7,12 @@ value is sent twice by the test, so a value that is stored twice was duplicated 
 import asyncio
 import base64
 import itertools
-import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from tests.support.clients import ClientError
+from tests.support.clients.background import BackgroundClient
 from tests.support.clients.java import JavaClient
 from tests.support.waiting import PATIENCE_S
 
@@ -38,54 +38,21 @@ class Gap(NamedTuple):
     at: float
 
 
-class SteadyProducer:
+class SteadyProducer(BackgroundClient):
     """One producer in a thread of its own. Subclasses send; tests read `acks` and `errors`."""
 
     name = ""
+    stop_timeout_s = 2 * FLUSH_S
+    """It waits until everything that was sent is acknowledged or has failed."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int, *, rate: float = 100.0) -> None:
+        super().__init__(f"the producer of {self.name}")
         self.bootstrap, self.topic, self.partitions = bootstrap, topic, partitions
         self.pause_s = 1 / rate
         self.acks: list[Ack] = []
         self.errors: list[str] = []
         """Records that were not acknowledged: they may be stored or not."""
-        self.failure: BaseException | None = None
         self.sent = 0
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._guarded, name=f"{self.name} sends", daemon=True)
-
-    @staticmethod
-    def unavailable() -> str | None:
-        """None when it can run here, else the reason."""
-        return None
-
-    def start(self) -> Self:
-        self._thread.start()
-        return self
-
-    def begin_stopping(self) -> None:
-        """Sends nothing more."""
-        self._stopping.set()
-
-    def stop(self) -> None:
-        """Waits until everything that was sent is acknowledged or has failed."""
-        self.begin_stopping()
-        self._thread.join(2 * FLUSH_S)
-        assert not self._thread.is_alive(), f"{self.name} did not stop"
-        self.check()
-
-    def check(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-    def _guarded(self) -> None:
-        try:
-            self.run()
-        except BaseException as failure:
-            self.failure = failure
-
-    def run(self) -> None:
-        raise NotImplementedError
 
     def paced(self) -> Iterator[tuple[int, bytes, float]]:
         """(partition, value, seconds until the next one) until the producer is stopped."""

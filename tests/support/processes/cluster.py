@@ -5,7 +5,6 @@ coordinates, who is in sync) goes over the wire to a broker that answers.
 """
 
 import concurrent.futures
-import contextlib
 import os
 import shutil
 import signal
@@ -32,7 +31,7 @@ from tests.support.processes.oracle import (
     prepare_node,
     start_node,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until, until_found
 from tests.support.wire.raw import RawConnection
 
 GROUP, TRANSACTION = 0, 1
@@ -239,17 +238,18 @@ class Cluster:
         """Waits until these brokers (all that answer) serve, and each knows of all that run."""
         waiting = list(nodes or [node for node in self.nodes.values() if node.answers])
         known = sum(node.answers for node in self.nodes.values())
-        deadline = time.monotonic() + PATIENCE_S
-        while waiting:
+
+        def are_ready() -> bool:
             for node in list(waiting):
                 if not node.is_running:
                     raise RuntimeError(f"broker {node.id} ended while starting:\n{node.log[-4000:]}")
                 if answers_metadata(node.host, node.port, brokers=known):
                     waiting.remove(node)
-            if time.monotonic() > deadline:
-                texts = [f"broker {node.id}:\n{node.log[-3000:]}" for node in waiting]
-                raise TimeoutError(f"not ready after {PATIENCE_S:.0f} s: {''.join(texts)}")
-            time.sleep(0.002)
+            return not waiting
+
+        if not until(are_ready, pause_s=0.002):
+            texts = [f"broker {node.id}:\n{node.log[-3000:]}" for node in waiting]
+            raise TimeoutError(f"not ready after {PATIENCE_S:.0f} s: {''.join(texts)}")
 
     def start(self, node_id: int) -> float:
         """Starts a broker that was killed or stopped. Returns the seconds until it serves."""
@@ -348,26 +348,27 @@ class Cluster:
         """Waits until all replicas of a topic are in sync, in the view of every broker. Returns the seconds."""
         started = time.monotonic()
         states: dict[int, list[PartitionState]] = {}
-        while time.monotonic() - started < timeout_s:
-            with contextlib.suppress(OSError):
+
+        def are_in_sync() -> bool:
+            nonlocal states
+            try:
                 states = {n.id: self.describe(topic, n.id) for n in self.nodes.values() if n.answers}
-                if all(
-                    found and all(state.is_in_sync for state in found) and len(found) == (partitions or len(found))
-                    for found in states.values()
-                ):
-                    return time.monotonic() - started
-            time.sleep(0.005)
-        raise TimeoutError(f"{topic} is not in sync after {timeout_s:.0f} s: {states}")
+            except OSError:
+                return False
+            return all(
+                found and all(state.is_in_sync for state in found) and len(found) == (partitions or len(found))
+                for found in states.values()
+            )
+
+        if not until(are_in_sync, timeout_s, pause_s=0.005):
+            raise TimeoutError(f"{topic} is not in sync after {timeout_s:.0f} s: {states}")
+        return time.monotonic() - started
 
     def _once(self, found: Callable[[], int | None], what: str) -> int:
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError):
-                value = found()
-                if value is not None:
-                    return value
-            time.sleep(0.01)
-        raise TimeoutError(f"there is no {what}")
+        value = until_found(found, pause_s=0.01)
+        if value is None:
+            raise TimeoutError(f"there is no {what}")
+        return value
 
 
 class OttlaCluster(Cluster):

@@ -21,7 +21,6 @@ import socket
 import subprocess
 import tempfile
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.processes.oracle import die_with_parent, fixed_ports
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until, until_found
 
 ROOT = Path(__file__).parents[3]
 
@@ -220,8 +219,8 @@ class EtcdCluster:
     def await_ready(self, members: Sequence[Member] | None = None) -> None:
         """Waits until these members (all that run) know a leader and answer a read that needs it."""
         waiting = list(members or [each for each in self.members if each.process is not None and not each.is_paused])
-        deadline = time.monotonic() + PATIENCE_S
-        while waiting:
+
+        def are_ready() -> bool:
             for member in list(waiting):
                 assert member.process is not None
                 if member.process.poll() is not None:
@@ -229,14 +228,15 @@ class EtcdCluster:
                 with contextlib.suppress(OSError):
                     member.ask("kv/range", {"key": "AA==", "count_only": True}, timeout_s=10.0)
                     waiting.remove(member)
-            if time.monotonic() > deadline:
-                raise TimeoutError("".join(f"etcd {each.name}:\n{each.log[-3000:]}" for each in waiting))
-            time.sleep(0.01)
+            return not waiting
+
+        if not until(are_ready, pause_s=0.01):
+            raise TimeoutError("".join(f"etcd {each.name}:\n{each.log[-3000:]}" for each in waiting))
 
     def leader(self) -> Member:
         """The member that leads, once there is one."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
+
+        def found() -> Member | None:
             for member in self.members:
                 if member.process is None or member.is_paused:
                     continue
@@ -244,8 +244,12 @@ class EtcdCluster:
                     status = member.ask("maintenance/status", {})
                     if status.get("leader") == status["header"]["member_id"]:
                         return member
-            time.sleep(0.01)
-        raise TimeoutError("etcd has no leader")
+            return None
+
+        leader = until_found(found, pause_s=0.01)
+        if leader is None:
+            raise TimeoutError("etcd has no leader")
+        return leader
 
     @contextlib.contextmanager
     def proxied(self) -> "Iterator[Proxies]":

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 QUICK_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 """For tests: little memory, quick to start."""
@@ -248,17 +248,19 @@ class RealKafka:
         self.pid = self._process.pid
         self.bootstrap = f"127.0.0.1:{port}"
         self._controller_port = controller_port
-        while time.monotonic() - started < PATIENCE_S:
-            if self._process.poll() is not None:
+        process = self._process
+
+        def is_ready() -> bool:
+            if process.poll() is not None:
                 text = output_path.read_text(errors="replace")
                 if "Address already in use" in text:
                     raise _PortTaken(text[-2000:])
                 raise RuntimeError(f"Kafka ended while starting:\n{text[-4000:]}")
-            if answers_metadata("127.0.0.1", port):
-                self.ready_after_s = time.monotonic() - started
-                return
-            time.sleep(0.02)
-        raise TimeoutError(f"Kafka was not ready after {PATIENCE_S:.0f} s:\n{self.log()[-4000:]}")
+            return answers_metadata("127.0.0.1", port)
+
+        if not until(is_ready):
+            raise TimeoutError(f"Kafka was not ready after {PATIENCE_S:.0f} s:\n{self.log()[-4000:]}")
+        self.ready_after_s = time.monotonic() - started
 
     def _add_listeners(self, settings: dict[str, str]) -> None:
         for name, protocol in self.listeners.items():
@@ -381,11 +383,9 @@ def _start_keeper(address_file: Path, owner_pid: int, module: str) -> None:
         env=environment,
     )
     _keepers.append(keeper)
-    deadline = time.monotonic() + 3 * PATIENCE_S
-    while not address_file.exists():
-        if keeper.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the process that keeps Kafka ended before Kafka was ready")
-        time.sleep(0.05)
+    until(lambda: address_file.exists() or keeper.poll() is not None, 3 * PATIENCE_S)
+    if not address_file.exists():
+        raise RuntimeError("the process that keeps Kafka ended, or hangs, before Kafka was ready")
 
 
 def _publish(address_file: Path, content: Mapping[str, object]) -> None:

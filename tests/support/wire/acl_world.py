@@ -4,7 +4,6 @@ Who a client is depends on its address here: ACLs for an address of 127.0.0.0/8 
 script runs on any broker, without authentication. The administrator is at 127.0.0.1.
 """
 
-import time
 from typing import Any, NamedTuple
 
 from ottla.protocol.messages.create_acls import CreateAclsRequest
@@ -13,7 +12,7 @@ from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.security.resources import Operation, ResourceType
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import eventually, until
 from tests.support.wire.acl_requests import CLUSTER_NAME, Case, Grant, Names, creation
 from tests.support.wire.raw import RawConnection, Side
 
@@ -73,13 +72,14 @@ def prepare(side: Side) -> Names:
 
 def settled(side: Side, request: Any, version: int) -> None:
     """Asks as the administrator until there is no error: coordinators take a moment to start."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
+    answer = ""
+
+    def is_settled() -> bool:
+        nonlocal answer
         answer = str(side.ask(request, version))
-        if "'error_code': 0" in answer and not any(f"'error_code': {code}" in answer for code in (14, 15, 16)):
-            return
-        assert time.monotonic() < deadline, answer
-        time.sleep(0.05)
+        return "'error_code': 0" in answer and not any(f"'error_code': {code}" in answer for code in (14, 15, 16))
+
+    assert until(is_settled), answer
 
 
 def add_acls(side: Side, creations: list[Any]) -> None:
@@ -94,10 +94,7 @@ def add_acls(side: Side, creations: list[Any]) -> None:
 def await_acls(side: Side, creations: list[Any]) -> None:
     """Apache Kafka answers before its broker has the ACLs of its controller."""
     wanted = {acl_of(each) for each in creations}
-    deadline = time.monotonic() + PATIENCE_S
-    while not wanted <= described(side):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(lambda: wanted <= described(side))
 
 
 def acl_of(each: Any) -> tuple[Any, ...]:

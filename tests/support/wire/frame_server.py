@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ottla.net.server.server import Connection, Limits, Server
-from tests.support.waiting import PATIENCE_S
 
 MIB = 1024 * 1024
 
@@ -44,12 +43,6 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
         yield reader, writer
     finally:
         writer.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 - what it looks at cannot notify
-            await asyncio.sleep(0.001)
 
 
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -3,7 +3,6 @@
 Joins block until the coordinator answers, so a script with two members posts the one and awaits the other.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -17,7 +16,7 @@ from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
 from ottla.types import TopicPartition
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 from tests.support.wire.raw import RawConnection
 
 CONSUMER = "consumer"
@@ -37,17 +36,17 @@ def assignment(partitions: Sequence[TopicPartition]) -> bytes:
 
 
 def await_coordinator(connection: RawConnection, group_id: str) -> None:
-    """Until the group has a coordinator that has loaded: the first group of a broker makes the offsets topic."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Waits until the group's coordinator has loaded. The first group of a broker creates the offsets topic."""
     heartbeat = HeartbeatRequest(group_id=group_id, generation_id=1, member_id="unknown")
-    while time.monotonic() < deadline:
+
+    def has_coordinator() -> bool:
         found = connection.ask(FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id]), 4)
-        if found.coordinators[0].error_code == ErrorCode.NONE:
-            code = connection.ask(heartbeat, 4).error_code
-            if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
-                return
-        time.sleep(0.02)
-    raise AssertionError(f"group {group_id} has no coordinator after {PATIENCE_S:.0f} s")
+        if found.coordinators[0].error_code != ErrorCode.NONE:
+            return False
+        code = connection.ask(heartbeat, 4).error_code
+        return code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
+
+    assert until(has_coordinator), f"group {group_id} has no coordinator after {PATIENCE_S:.0f} s"
 
 
 class RawMember:
@@ -225,7 +224,5 @@ def hand_out(*members: RawMember, partitions: Sequence[TopicPartition] = ()) -> 
 
 def await_rebalance(member: RawMember) -> None:
     """Heartbeats until the member gets REBALANCE_IN_PROGRESS."""
-    deadline = time.monotonic() + PATIENCE_S
-    while member.heartbeat() != ErrorCode.REBALANCE_IN_PROGRESS:
-        assert time.monotonic() < deadline, f"group {member.group_id} does not rebalance"
-        time.sleep(0.002)
+    rebalances = until(lambda: member.heartbeat() == ErrorCode.REBALANCE_IN_PROGRESS, pause_s=0.002)
+    assert rebalances, f"group {member.group_id} does not rebalance"

@@ -4,7 +4,6 @@ Answers are reduced to error codes and epochs; producer ids, which differ betwee
 were first seen.
 """
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from ottla.protocol.messages.offset_fetch import OffsetFetchRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from tests.support.waiting import until
 from tests.support.wire.raw import RawConnection, batch
 
 PATIENCE_S = 60.0
@@ -45,22 +45,24 @@ class RawTransactions:
         request = FindCoordinatorRequest(key=key or self.transactional_id, key_type=key_type)
         self.until(lambda: self.connection.ask(request, 3).error_code, 0)
 
-    @staticmethod
-    def until(look: Callable[[], Any], wanted: Any) -> Any:
+    def until(self, look: Callable[[], Any], wanted: Any) -> Any:
         """Retries for a while until the response is the wanted one; returns the last response."""
-        deadline = time.monotonic() + PATIENCE_S
-        while (found := look()) != wanted and time.monotonic() < deadline:
-            time.sleep(0.02)
-        return found
+        return self._last(look, lambda found: bool(found == wanted))
 
     def patiently(self, ask: Callable[[], Any]) -> Any:
         """Retries while the coordinator is not found or completes the last transaction, as every client does."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
+        return self._last(ask, lambda found: not any(word in str(found) for word in RETRIED))
+
+    def _last(self, ask: Callable[[], Any], is_enough: Callable[[Any], bool]) -> Any:
+        found: Any = None
+
+        def is_answered() -> bool:
+            nonlocal found
             found = ask()
-            if not any(word in str(found) for word in RETRIED) or time.monotonic() > deadline:
-                return found
-            time.sleep(0.02)
+            return is_enough(found)
+
+        until(is_answered, PATIENCE_S)
+        return found
 
     def label(self, producer_id: int) -> int:
         if producer_id not in self.seen:

@@ -29,6 +29,7 @@ from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.records.record_batch import build_batch, read_records
 from tests.support.seeds import each_seed
+from tests.support.waiting import eventually_async
 
 CLEAN_MARK = ".kafka_cleanshutdown"
 
@@ -50,9 +51,8 @@ async def running(data: Path, **settings: str) -> AsyncIterator[Broker]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what it looks at cannot notify
-            await asyncio.sleep(0)
+    """A connection may be busy for a moment only, so the condition is checked in every iteration of the loop."""
+    await eventually_async(condition, 60, pause_s=0)
 
 
 def is_busy(broker: Broker) -> bool:

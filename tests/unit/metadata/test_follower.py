@@ -15,23 +15,17 @@ from ottla.metadata.changes.cluster_changes import new_topic_id
 from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.metadata.changes.topic_changes import MorePartitions, NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower
-from ottla.metadata.image import BrokerRegistration, ClusterImage
+from ottla.metadata.image import ClusterImage
 from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Create, Entry, MetadataStore, Set, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text
+from tests.support.worlds.follower_world import FollowerWorld, registration, until
 
 NONE = ErrorCode.NONE
 
 
-class World:
-    """Brokers that share one store."""
-
-    def __init__(self, make: Callable[[], MetadataStore]) -> None:
-        self._make = make
-        self.followers: dict[int, MetadataFollower] = {}
-        self.stores: dict[int, MetadataStore] = {}
-
+class World(FollowerWorld):
     async def start(self, broker_id: int, **settings: str) -> MetadataFollower:
         config = load_config({name.replace("_", "."): value for name, value in settings.items()})
         store = self._make()
@@ -55,46 +49,15 @@ class World:
         follower._stop_watching()  # noqa: SLF001
         await self.stores[broker_id].close()
 
-    def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def whole() -> None:
-            try:
-                async with asyncio.timeout(60):
-                    await story()
-            finally:
-                for broker_id in list(self.followers):
-                    await self.stop(broker_id)
 
-        asyncio.run(whole())
-
-
-def registration(broker_id: int) -> BrokerRegistration:
-    return BrokerRegistration(broker_id, 0, {"PLAINTEXT": Endpoint("127.0.0.1", 9000 + broker_id)})
+@pytest.fixture
+def world(open_store: Callable[[], MetadataStore]) -> World:
+    return World(open_store)
 
 
 @pytest.fixture
-def tree() -> MemoryTree:
-    return MemoryTree()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path, tree: MemoryTree) -> World:
-    if request.param == "memory":
-        return World(lambda: MemoryStore(tree))
-    return World(lambda: SqliteStore(str(tmp_path / "metadata.sqlite")))
-
-
-@pytest.fixture
-def memory_world(tree: MemoryTree) -> World:
-    return World(lambda: MemoryStore(tree))
-
-
-async def until(follower: MetadataFollower, check: Callable[[ClusterImage], bool]) -> ClusterImage:
-    """Waits for an image for which `check` returns true."""
-    arrived = asyncio.Event()
-    end = follower.subscribe(lambda image: arrived.set() if check(image) else None)
-    await arrived.wait()
-    end()
-    return follower.image
+def memory_world(open_memory_store: Callable[[], MetadataStore]) -> World:
+    return World(open_memory_store)
 
 
 @contextlib.asynccontextmanager

@@ -1,8 +1,7 @@
 """Brokers of one cluster: in-sync sets, leaving, restarts, cold starts. Spec: B10."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,32 +16,23 @@ from ottla.metadata.controller.isr_changes import IsrChange
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.follower_state import ALLOWED, FollowerState, move
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage
-from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Conflict, MetadataStore, Operation, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
-from ottla.types import Endpoint, TopicPartition
+from ottla.types import TopicPartition
+from tests.support.worlds.follower_world import FollowerWorld, registration, until
 
 NONE = ErrorCode.NONE
 T0 = TopicPartition("t", 0)
-PATIENCE_SECONDS = 60.0
 
 
-class World:
-    """Brokers that share one store."""
-
-    def __init__(self, make: Callable[[], MetadataStore]) -> None:
-        self._make = make
-        self.followers: dict[int, MetadataFollower] = {}
-        self.stores: dict[int, MetadataStore] = {}
-
+class World(FollowerWorld):
     async def start(self, broker_id: int, *, settings: dict[str, str] | None = None, **more: Any) -> MetadataFollower:
         config = load_config({"ottla.leader.rebalance.delay.ms": "600000", **(settings or {})})
         store = self._make()
         follower = MetadataFollower(store, Settings(config), config=config)
-        registration = BrokerRegistration(broker_id, 0, {"PLAINTEXT": Endpoint("127.0.0.1", 9000 + broker_id)})
         self.followers[broker_id], self.stores[broker_id] = follower, store
         try:
-            await follower.start(registration, **more)
+            await follower.start(registration(broker_id), **more)
         except BaseException:
             del self.followers[broker_id]
             raise
@@ -66,41 +56,15 @@ class World:
         follower._stop_watching()  # noqa: SLF001
         await self.stores[broker_id].close()
 
-    def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        async def whole() -> None:
-            try:
-                async with asyncio.timeout(PATIENCE_SECONDS):
-                    await story()
-            finally:
-                for follower in self.followers.values():
-                    await follower.stop()
 
-        asyncio.run(whole())
+@pytest.fixture
+def world(open_store: Callable[[], MetadataStore]) -> World:
+    return World(open_store)
 
 
 @pytest.fixture
-def tree() -> MemoryTree:
-    return MemoryTree()
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def world(request: pytest.FixtureRequest, tmp_path: Path, tree: MemoryTree) -> World:
-    if request.param == "memory":
-        return World(lambda: MemoryStore(tree))
-    return World(lambda: SqliteStore(str(tmp_path / "metadata.sqlite")))
-
-
-@pytest.fixture
-def memory_world(tree: MemoryTree) -> World:
-    return World(lambda: MemoryStore(tree))
-
-
-async def until(follower: MetadataFollower, check: Callable[[ClusterImage], bool]) -> ClusterImage:
-    arrived = asyncio.Event()
-    end = follower.subscribe(lambda image: arrived.set() if check(image) else None)
-    await arrived.wait()
-    end()
-    return follower.image
+def memory_world(open_memory_store: Callable[[], MetadataStore]) -> World:
+    return World(open_memory_store)
 
 
 def t0(follower: MetadataFollower) -> PartitionImage:

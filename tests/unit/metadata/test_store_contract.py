@@ -22,6 +22,7 @@ from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
 from ottla.testing.sim_store import SimStore, SimStoreHub
+from tests.support.waiting import eventually_async
 
 
 class World:
@@ -84,11 +85,6 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
         await seen_by.expire(store.session_id)
 
     return World(lambda: SqliteStore(str(tmp_path / "metadata.sqlite")), expire_sqlite)
-
-
-async def eventually(check: Callable[[], bool]) -> None:
-    while not check():  # noqa: ASYNC110 - what is waited for happens in another process or thread
-        await asyncio.sleep(0.005)
 
 
 def test_a_key_starts_at_version_0_and_each_set_increments_it(world: World) -> None:
@@ -154,7 +150,7 @@ def test_a_session_is_confirmed_until_it_ends(world: World) -> None:
         ann, bob = await world.open(), await world.open()
         assert ann.is_confirmed
         await world.expire(ann, seen_by=bob)
-        await eventually(lambda: not ann.is_confirmed)
+        await eventually_async(lambda: not ann.is_confirmed)
         assert bob.is_confirmed
 
     world.run(story)
@@ -236,7 +232,7 @@ def test_closing_a_session_removes_its_ephemeral_keys_and_notifies_watches(world
         await bob.sync()
         assert await bob.get("/ids/1") is not None
         await ann.close()
-        await eventually(lambda: any(change.entry is None for change in heard))
+        await eventually_async(lambda: any(change.entry is None for change in heard))
         assert await bob.get("/ids/1") is None
         assert await bob.get("/stays") is not None
 
@@ -255,7 +251,7 @@ def test_an_expired_session_loses_its_ephemeral_keys_and_is_notified(world: Worl
         heard: list[Change] = []
         bob.watch("/ids", heard.extend)
         await world.expire(ann, seen_by=bob)
-        await eventually(lambda: [change.entry for change in heard] == [None])
+        await eventually_async(lambda: [change.entry for change in heard] == [None])
         await expired.wait()
         with pytest.raises(SessionExpired):
             await ann.commit([Create("/late", b"")])
@@ -263,7 +259,7 @@ def test_an_expired_session_loses_its_ephemeral_keys_and_is_notified(world: Worl
             await ann.get("/ids/1")
         await ann.start()
         await ann.commit([Create("/ids/1", b"ann again", ephemeral=True)])
-        await eventually(lambda: heard[-1].entry is not None)
+        await eventually_async(lambda: heard[-1].entry is not None)
 
     world.run(story)
 
@@ -293,11 +289,11 @@ def test_a_watch_gets_the_changes_under_its_prefix_in_order_until_removed(world:
 
         end = bob.watch("/topics/", note)
         await ann.commit([Create("/topics/a", b"1"), Create("/other", b"")])
-        await eventually(lambda: heard == [("/topics/a", b"1")])
+        await eventually_async(lambda: heard == [("/topics/a", b"1")])
         await ann.commit([Set("/topics/a", b"2")])
-        await eventually(lambda: len(heard) == 2)
+        await eventually_async(lambda: len(heard) == 2)
         await ann.commit([Delete("/topics/a")])
-        await eventually(lambda: len(heard) == 3)
+        await eventually_async(lambda: len(heard) == 3)
         assert heard == [("/topics/a", b"1"), ("/topics/a", b"2"), ("/topics/a", None)]
         end()
         await ann.commit([Create("/topics/b", b"")])

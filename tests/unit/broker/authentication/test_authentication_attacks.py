@@ -20,7 +20,7 @@ from ottla.security.sasl.client_exchanges import PlainExchange
 from ottla.security.sasl.server_exchanges import Outcome, PlainServer
 from tests.support.certificates import Authority
 from tests.support.secure_brokers import USERS, Security, connected, principals, running_broker
-from tests.support.wire.frame_server import until
+from tests.support.waiting import eventually_async
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def test_certificates_are_watched_also_after_a_failure_of_the_system(
             old = listener.context
             monkeypatch.setattr(listeners, "server_context", load_later)
             Authority("CN=Other").issue().write(file)
-            await until(lambda: listener.context is not old)
+            await eventually_async(lambda: listener.context is not old)
 
     monkeypatch.setattr(listeners, "CHECK_FILES_SECONDS", 0.01)
     caplog.set_level(logging.ERROR)

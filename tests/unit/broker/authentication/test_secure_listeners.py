@@ -32,6 +32,7 @@ from ottla.security.sasl.client_exchanges import PlainExchange, ScramExchange
 from ottla.security.sasl.scram_math import SCRAM_SHA_512, salted_password
 from tests.support.certificates import Authority
 from tests.support.secure_brokers import USERS, Security, broker_jaas, connected, principals, running_broker
+from tests.support.waiting import eventually_async
 
 
 def run(story: Coroutine[Any, Any, None]) -> None:
@@ -161,9 +162,9 @@ def test_a_client_that_hangs_up_on_the_certificate_is_in_the_log(
             with pytest.raises(ssl.SSLCertVerificationError):
                 async with connected(broker, ssl.create_default_context()):
                     pass
-            assert broker.server is not None
-            while not broker.server.failed_handshakes:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            server = broker.server
+            assert server is not None
+            await eventually_async(lambda: server.failed_handshakes > 0)
 
     caplog.set_level(logging.INFO)
     run(story())

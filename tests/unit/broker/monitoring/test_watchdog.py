@@ -17,6 +17,7 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import encode_request
 from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tests.support.waiting import eventually_async
 
 LIMIT_MS = 60
 STEP_S = 0.2
@@ -59,7 +60,7 @@ def test_a_callback_that_blocks_is_named(new_loop: Loop, caplog: pytest.LogCaptu
         watchdog.stop()
         assert line.startswith("broker: the event loop was blocked for 0.")
         assert "ottla.slow.step.ms=60" in line
-        assert "by callback tests.unit.broker.monitoring.test_watchdog.block at broker/test_watchdog.py:" in line
+        assert "by callback tests.unit.broker.monitoring.test_watchdog.block at monitoring/test_watchdog.py:" in line
         assert watchdog.slow_steps >= 1
         assert watchdog.longest_step > LIMIT_MS / 1000
 
@@ -76,7 +77,7 @@ def test_a_task_that_blocks_is_named(new_loop: Loop, caplog: pytest.LogCaptureFi
         line = await until_logged(caplog, "by task", lambda: tasks.add(asyncio.create_task(reload_everything())))
         await asyncio.gather(*tasks)
         watchdog.stop()
-        assert "reload_everything at broker/test_watchdog.py:" in line
+        assert "reload_everything at monitoring/test_watchdog.py:" in line
         assert " block < " in line
 
     run(new_loop, story())
@@ -172,8 +173,7 @@ def test_lines_are_limited_and_the_rest_is_counted(new_loop: Loop, caplog: pytes
         while watchdog.slow_steps < 3:
             block()
             await asyncio.sleep(0.03)
-        while not caplog.messages:  # noqa: ASYNC110 - another thread logs
-            await asyncio.sleep(0.01)
+        await eventually_async(lambda: bool(caplog.messages))
         watchdog.stop()
         assert len(caplog.messages) == 1
 

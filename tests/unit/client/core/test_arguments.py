@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ottla.client.core.arguments import as_committed_offsets, as_offset, as_partition, as_positions
-from ottla.client.core.model import CommittedOffset
+from ottla.client.core.model import CommittedOffset, ConsumerRecord, OffsetAndTimestamp, RecordMetadata
 from ottla.errors import ArgumentError
 from ottla.types import INT64_MAX, TopicPartition
 
@@ -69,6 +69,7 @@ def test_offsets_may_be_numbers_or_objects_of_any_library() -> None:
         ("orders", 2): CommittedOffset(8, 3, "noon"),
         ("orders", 3): ForeignOffset(9),
         ("orders", 4): ForeignOffset(INT64_MAX, "late", 2),
+        ("orders", 5): OffsetAndTimestamp(6, 1_000, 4),
     }
     assert list(as_committed_offsets(given).values()) == [
         CommittedOffset(5),
@@ -76,7 +77,17 @@ def test_offsets_may_be_numbers_or_objects_of_any_library() -> None:
         CommittedOffset(8, 3, "noon"),
         CommittedOffset(9),
         CommittedOffset(INT64_MAX, 2, "late"),
+        CommittedOffset(6, 4),
     ]
+
+
+@pytest.mark.parametrize(
+    "record", [ConsumerRecord("orders", 0, 5, 0, None, b"secret", ()), RecordMetadata("orders", 0, 5, 0)]
+)
+def test_a_record_is_not_an_offset_because_the_next_one_is_committed(record: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"must be a whole number, not a .*record\.offset \+ 1") as raised:
+        as_committed_offsets({PLACE: record})
+    assert "secret" not in str(raised.value)
 
 
 # --- partitions ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import itertools
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from ottla.errors import OttlaError
 from ottla.metadata.sqlite.session_locks import Peers, SessionLocks
 from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Change, Conflict, Create, Delete, Set, StoreUnavailable
+from tests.support.waiting import eventually_async, run_story
 
 
 class Clock:
@@ -31,19 +31,6 @@ class Clock:
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "metadata.sqlite")
-
-
-def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await story()
-
-    asyncio.run(bounded())
-
-
-async def eventually(check: Callable[[], bool]) -> None:
-    while not check():  # noqa: ASYNC110 - what is waited for happens in another process
-        await asyncio.sleep(0.01)
 
 
 def test_session_timeouts_are_measured_with_the_observers_clock(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +60,7 @@ def test_session_timeouts_are_measured_with_the_observers_clock(path: str, monke
         await ann.close()
         await bob.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_commits_survive_closing_and_reopening(path: str) -> None:
@@ -85,7 +72,7 @@ def test_commits_survive_closing_and_reopening(path: str) -> None:
             assert [entry.key for entry in await store.scan("/")] == [f"/{n}" for n in range(number + 1)]
             await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_commits_are_synced_to_disk(path: str) -> None:
@@ -97,7 +84,7 @@ def test_commits_are_synced_to_disk(path: str) -> None:
         assert store._writer.execute("PRAGMA synchronous").fetchone() == (2,), "FULL"
         await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_commits_run_in_the_writer_thread(path: str) -> None:
@@ -117,7 +104,7 @@ def test_commits_run_in_the_writer_thread(path: str) -> None:
         assert threads[0] is not threading.main_thread()
         await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_cancelled_commit_is_still_delivered_to_watches(path: str) -> None:
@@ -130,10 +117,10 @@ def test_a_cancelled_commit_is_still_delivered_to_watches(path: str) -> None:
         await asyncio.sleep(0)
         commit.cancel()
         await asyncio.gather(commit, return_exceptions=True)
-        await eventually(lambda: [change.key for change in heard] == ["/a"])
+        await eventually_async(lambda: [change.key for change in heard] == ["/a"])
         await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_polling_is_frequent_only_while_other_sessions_exist(path: str) -> None:
@@ -151,7 +138,7 @@ def test_polling_is_frequent_only_while_other_sessions_exist(path: str) -> None:
         await bob.close()
         await ann.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_old_removals_are_purged_and_a_session_that_missed_them_expires(path: str) -> None:
@@ -177,7 +164,7 @@ def test_old_removals_are_purged_and_a_session_that_missed_them_expires(path: st
         await ann.close()
         await bob.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_commit_fails_on_a_full_disk_and_works_again_later(path: str) -> None:
@@ -194,7 +181,7 @@ def test_a_commit_fails_on_a_full_disk_and_works_again_later(path: str) -> None:
         await store.commit([Create("/a", bytes(100_000))])
         await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_conflict_leaves_the_writer_usable(path: str) -> None:
@@ -207,7 +194,7 @@ def test_a_conflict_leaves_the_writer_usable(path: str) -> None:
         await store.commit([Create("/a", b"")])
         await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_file_that_is_not_a_database_is_reported_with_its_path(path: str) -> None:
@@ -217,7 +204,7 @@ def test_a_file_that_is_not_a_database_is_reported_with_its_path(path: str) -> N
         with pytest.raises(OttlaError, match=r"metadata\.sqlite"):
             await SqliteStore(path).start()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_missing_directory_is_reported_with_its_path(tmp_path: Path) -> None:
@@ -225,7 +212,7 @@ def test_a_missing_directory_is_reported_with_its_path(tmp_path: Path) -> None:
         with pytest.raises(OttlaError, match="nowhere"):
             await SqliteStore(str(tmp_path / "nowhere" / "metadata.sqlite")).start()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_newer_schema_version_is_rejected(path: str) -> None:
@@ -237,7 +224,7 @@ def test_a_newer_schema_version_is_rejected(path: str) -> None:
         with pytest.raises(OttlaError, match="schema version 7"):
             await SqliteStore(path).start()
 
-    run(story)
+    run_story(story)
 
 
 def test_concurrent_starts_on_a_new_file_all_get_a_session(path: str) -> None:
@@ -248,7 +235,7 @@ def test_concurrent_starts_on_a_new_file_all_get_a_session(path: str) -> None:
         for store in stores:
             await store.close()
 
-    run(story)
+    run_story(story)
 
 
 def test_a_start_waits_while_another_process_creates_the_file(path: str) -> None:
@@ -264,7 +251,7 @@ def test_a_start_waits_while_another_process_creates_the_file(path: str) -> None
             await starting
             await store.close()
 
-        run(story)
+        run_story(story)
 
 
 def test_a_session_that_was_not_touched_in_time_is_no_longer_confirmed(path: str) -> None:
@@ -286,7 +273,7 @@ def test_a_session_that_was_not_touched_in_time_is_no_longer_confirmed(path: str
             await store.close()
         assert not store.is_confirmed
 
-    run(story)
+    run_story(story)
 
 
 def test_other_sessions_are_woken_by_a_commit(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,13 +287,13 @@ def test_other_sessions_are_woken_by_a_commit(path: str, monkeypatch: pytest.Mon
         heard: list[Change] = []
         ann.watch("/", heard.extend)
         await bob.commit([Create("/a", b"")])
-        await eventually(lambda: [change.key for change in heard] == ["/a"])
+        await eventually_async(lambda: [change.key for change in heard] == ["/a"])
         await bob.close()
-        await eventually(lambda: not ann._peers.known)
+        await eventually_async(lambda: not ann._peers.known)
         await ann.close()
         assert sorted(os.listdir(Path(path).parent)) == ["metadata.sqlite"], "no pipe is left behind"
 
-    run(story)
+    run_story(story)
 
 
 def test_a_full_disk_is_no_reason_to_work_on_a_copy_while_others_use_the_file(path: str) -> None:
@@ -320,7 +307,7 @@ def test_a_full_disk_is_no_reason_to_work_on_a_copy_while_others_use_the_file(pa
         assert not bob.session_id
         await ann.close()
 
-    run(story)
+    run_story(story)
 
 
 # Processes that hang

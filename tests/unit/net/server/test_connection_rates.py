@@ -11,7 +11,8 @@ import pytest
 from ottla.net.server.connection_rates import ConnectionRates
 from ottla.net.server.server import Connection, Limits, ListenerSecurity, Server
 from tests.support.secure_brokers import Security
-from tests.support.wire.frame_server import connected, frame, read_frame, serving, until
+from tests.support.waiting import eventually_async
+from tests.support.wire.frame_server import connected, frame, read_frame, serving
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 FREE = 10
@@ -151,7 +152,7 @@ def test_a_muted_peer_that_leaves_is_noticed_at_once(run: Run, security: Securit
                 writer.close()
             else:
                 writer.transport.abort()
-            await until(lambda: not server.connections)
+            await eventually_async(lambda: not server.connections)
 
     run(story())
 

@@ -18,7 +18,8 @@ from ottla.protocol.response_parts import ResponseParts
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
 from tests.support.seeds import each_seed
-from tests.support.wire.frame_server import MIB, Parking, Run, connected, echo, frame, read_frame, serving, until
+from tests.support.waiting import eventually_async
+from tests.support.wire.frame_server import MIB, Parking, Run, connected, echo, frame, read_frame, serving
 
 KERNEL_BYTES = 16 * MIB
 """More than the kernel buffers for two ends of a connection."""
@@ -122,7 +123,7 @@ def test_a_large_response_behind_a_pending_one_waits_for_its_turn(run: Run) -> N
 
         async with serving(handle) as (_, port), connected(port) as (reader, writer):
             writer.write(frame(b"wait") + frame(b"2000000") + frame(b"next"))
-            await until(lambda: files.handled == 1)
+            await eventually_async(lambda: files.handled == 1)
             await asyncio.sleep(0.01)
             assert (files.handled, files.files[0].bytes_read) == (1, 0)
             parking.release(b"wait")
@@ -145,7 +146,7 @@ def test_only_what_a_peer_reads_is_read_from_files(run: Run, prefix: bytes) -> N
         async with serving(handle) as (server, port), connected(port) as (reader, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(prefix + b"50000000") * 20)
-            await until(lambda: any(connection.flow.write_paused for connection in server.connections))
+            await eventually_async(lambda: any(connection.flow.write_paused for connection in server.connections))
             (connection,) = server.connections
             assert handle.files[0].bytes_read < KERNEL_BYTES
             assert sum(file.bytes_read for file in handle.files[1:]) == 0
@@ -171,9 +172,9 @@ def test_a_reset_connection_is_no_longer_served(run: Run, prefix: bytes) -> None
         async with serving(handle) as (server, port):
             peer = socket.create_connection(("127.0.0.1", port))
             peer.sendall(frame(prefix + b"50000000") * 20)
-            await until(lambda: bool(handle.files) and handle.files[0].bytes_read > 0)
+            await eventually_async(lambda: bool(handle.files) and handle.files[0].bytes_read > 0)
             reset(peer)
-            await until(lambda: not server.connections)
+            await eventually_async(lambda: not server.connections)
             await asyncio.sleep(0.02)
             assert sum(file.bytes_read for file in handle.files) < KERNEL_BYTES
             assert prefix or handle.handled == 1
@@ -190,11 +191,11 @@ def test_a_transport_that_knows_of_the_reset_gets_nothing_more(run: Run) -> None
         async with serving(handle) as (server, port), connected(port) as (_, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(b"50000000") + frame(b"next"))
-            await until(lambda: handle.handled == 1)
+            await eventually_async(lambda: handle.handled == 1)
             (connection,) = server.connections
             connection.transport.abort()
             read = handle.files[0].bytes_read
-            await until(lambda: not server.connections)
+            await eventually_async(lambda: not server.connections)
             assert (handle.files[0].bytes_read, handle.handled) == (read, 1)
 
     run(story())
@@ -206,7 +207,7 @@ def test_records_that_are_gone_end_the_connection(run: Run, caplog: pytest.LogCa
         async with serving(handle) as (server, port), connected(port) as (reader, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(b"50000000") + frame(b"next"))
-            await until(lambda: any(connection.flow.write_paused for connection in server.connections))
+            await eventually_async(lambda: any(connection.flow.write_paused for connection in server.connections))
             handle.files[0].is_gone = True
             writer.transport.resume_reading()  # type: ignore[attr-defined]
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -226,7 +227,7 @@ def test_a_server_that_closes_finishes_its_large_responses(run: Run) -> None:
         async with connected(port) as (reader, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(b"50000000") + frame(b"ignored"))
-            await until(lambda: any(connection.flow.write_paused for connection in server.connections))
+            await eventually_async(lambda: any(connection.flow.write_paused for connection in server.connections))
             closing = asyncio.ensure_future(server.close(grace_ms=60_000))
             await asyncio.sleep(0)
             writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -243,7 +244,7 @@ def test_a_peer_that_closed_its_side_and_reads_nothing_is_cut(run: Run) -> None:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(b"50000000"))
             writer.write_eof()
-            await until(lambda: server.accepted == 1 and not server.connections)
+            await eventually_async(lambda: server.accepted == 1 and not server.connections)
 
     run(story())
 
@@ -260,7 +261,7 @@ def test_others_are_served_between_the_pieces_of_large_responses(run: Run) -> No
             busy = [await asyncio.open_connection("127.0.0.1", port, limit=64 * MIB) for _ in range(50)]
             for _, other in busy:
                 other.write(frame(b"8000000"))
-            await until(lambda: handle.handled == 50)
+            await eventually_async(lambda: handle.handled == 50)
             before = sum(file.bytes_read for file in handle.files)
             writer.write(frame(b"small"))
             assert await read_frame(reader) == b"small"
@@ -310,7 +311,7 @@ def test_an_end_of_file_behind_requests_does_not_drop_them() -> None:
         async with serving(quiet, Limits(max_turn_ms=0)) as (server, port):
             async with connected(port) as (_, writer):
                 writer.write(frame(b"acks=0") * 100)
-            await until(lambda: server.accepted == 1 and not server.connections)
+            await eventually_async(lambda: server.accepted == 1 and not server.connections)
 
     loop.run(story())
     assert len(handled) == 100
@@ -332,8 +333,8 @@ def test_pieces_shrink_and_the_slowest_readers_are_cut_when_memory_is_short(
             for _, other in silent:
                 other.transport.pause_reading()  # type: ignore[attr-defined]
                 other.write(frame(b"50000000"))
-            await until(lambda: handle.handled == 40)
-            await until(lambda: server.unread_responses.used > 0)
+            await eventually_async(lambda: handle.handled == 40)
+            await eventually_async(lambda: server.unread_responses.used > 0)
             for _ in range(3):
                 writer.write(frame(b"20000000"))
                 assert len(await read_frame(reader)) == 20_000_000
@@ -357,7 +358,7 @@ def test_large_responses_in_memory_are_bounded_by_cutting_the_slowest(run: Run) 
                 peers.append(socket.create_connection(("127.0.0.1", port)))
                 peers[-1].sendall(frame(b"metadata") * 20)
                 accepted = len(peers)
-                await until(lambda accepted=accepted: server.cut == accepted)  # type: ignore[misc]
+                await eventually_async(lambda accepted=accepted: server.cut == accepted)  # type: ignore[misc]
             assert server.unread_responses.used == 0
             for peer in peers:
                 peer.close()
@@ -372,7 +373,7 @@ def test_finished_responses_behind_a_pending_one_count(run: Run) -> None:
         handle = Parking()
         async with serving(handle, Limits(max_unread_bytes=4 * MIB)) as (server, port), connected(port) as (_, writer):
             writer.write(frame(b"wait") + frame(bytes(100_000)) * 100)
-            await until(lambda: bool(server.unread_responses.held))
+            await eventually_async(lambda: bool(server.unread_responses.held))
             await asyncio.sleep(0.02)
             assert len(handle.seen) < 12
             assert server.unread_responses.used < MIB + 200_000
@@ -393,15 +394,15 @@ def test_incomplete_requests_are_bounded_and_the_slowest_are_cut(run: Run, caplo
                 peers.append(socket.create_connection(("127.0.0.1", port)))
                 peers[-1].sendall(struct.pack(">i", 90_000_000) + bytes(300_000))
                 received = (number + 1) * 300_004
-                await until(lambda received=received: server.bytes_in >= received)  # type: ignore[misc]
-                await until(lambda: server.incomplete_requests.used <= 4 * MIB)
+                await eventually_async(lambda received=received: server.bytes_in >= received)  # type: ignore[misc]
+                await eventually_async(lambda: server.incomplete_requests.used <= 4 * MIB)
             assert 10 < server.cut < 30
             async with connected(port) as (reader, writer):
                 writer.write(frame(bytes(2 * MIB)))
                 assert len(await read_frame(reader)) == 2 * MIB
             for peer in peers:
                 peer.close()
-            await until(lambda: not server.connections)
+            await eventually_async(lambda: not server.connections)
             assert (server.incomplete_requests.used, server.incomplete_requests.held) == (0, {})
 
     caplog.set_level(logging.INFO, "ottla.net")

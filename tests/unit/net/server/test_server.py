@@ -14,7 +14,8 @@ from ottla.net.spare_buffers import SpareBuffers
 from ottla.testing.sim_loop import SimLoop
 from ottla.testing.sim_network import SimNetwork
 from tests.support.seeds import each_seed
-from tests.support.wire.frame_server import MIB, Parking, Run, connected, echo, frame, read_frame, serving, until
+from tests.support.waiting import eventually_async
+from tests.support.wire.frame_server import MIB, Parking, Run, connected, echo, frame, read_frame, serving
 
 # --- frames -----------------------------------------------------------------------------------------------
 
@@ -168,7 +169,7 @@ def test_later_responses_wait_for_an_earlier_one(run: Run) -> None:
         handle = Parking()
         async with serving(handle) as (_, port), connected(port) as (reader, writer):
             writer.write(frame(b"wait-1") + frame(b"a") + frame(b"wait-2") + frame(b"b"))
-            await until(lambda: len(handle.seen) == 4)  # all were begun at once, in order
+            await eventually_async(lambda: len(handle.seen) == 4)  # all were begun at once, in order
             handle.release(b"wait-2")
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(reader.readexactly(1), 0.02)
@@ -183,7 +184,7 @@ def test_a_late_response_may_be_none(run: Run) -> None:
         handle = Parking()
         async with serving(handle) as (_, port), connected(port) as (reader, writer):
             writer.write(frame(b"wait") + frame(b"next"))
-            await until(lambda: b"wait" in handle.parked)
+            await eventually_async(lambda: b"wait" in handle.parked)
             handle.parked[b"wait"].set_result(None)
             assert await read_frame(reader) == b"next"
 
@@ -195,7 +196,7 @@ def test_other_connections_do_not_wait_for_a_parked_one(run: Run) -> None:
         handle = Parking()
         async with serving(handle) as (_, port), connected(port) as (_, one), connected(port) as (reader, two):
             one.write(frame(b"wait"))
-            await until(lambda: b"wait" in handle.parked)
+            await eventually_async(lambda: b"wait" in handle.parked)
             two.write(frame(b"quick"))
             assert await read_frame(reader) == b"quick"
 
@@ -219,7 +220,7 @@ def test_a_flood_on_one_connection_does_not_starve_the_others(run: Run) -> None:
 
         async with serving(note) as (server, port), connected(port) as (reader, other):
             flood = socket.create_connection(("127.0.0.1", port))
-            await until(lambda: len(server.connections) == 2)
+            await eventually_async(lambda: len(server.connections) == 2)
             flood.setblocking(False)
             # Nothing runs on the loop between these: the flood fills the kernel's buffers before the other sends.
             sent = sum(iter(lambda: send_some(flood, frame(b"f" * 96) * 1000), 0))
@@ -227,7 +228,7 @@ def test_a_flood_on_one_connection_does_not_starve_the_others(run: Run) -> None:
             await read_frame(reader)
             assert sent > 5 * RECEIVE_BUFFER_BYTES
             assert handled.index(b"o") < 1.5 * RECEIVE_BUFFER_BYTES / 100
-            await until(lambda: server.bytes_in == sent + 5)
+            await eventually_async(lambda: server.bytes_in == sent + 5)
             flood.close()
 
     run(story())
@@ -248,8 +249,8 @@ def test_pending_requests_are_cancelled_when_the_client_disconnects(run: Run) ->
         async with serving(with_coroutine) as (server, port):
             async with connected(port) as (_, writer):
                 writer.write(frame(b"wait") + frame(b"second"))
-                await until(lambda: b"wait" in handle.parked)
-            await until(lambda: not server.connections and handle.parked[b"wait"].cancelled())
+                await eventually_async(lambda: b"wait" in handle.parked)
+            await eventually_async(lambda: not server.connections and handle.parked[b"wait"].cancelled())
             assert not begun
 
     run(story())
@@ -265,7 +266,7 @@ def test_closing_waits_for_requests_in_flight(run: Run) -> None:
         port = await server.listen("127.0.0.1", 0)
         async with connected(port) as (reader, writer), connected(port) as (idle, _):
             writer.write(frame(b"wait"))
-            await until(lambda: b"wait" in handle.parked and len(server.connections) == 2)
+            await eventually_async(lambda: b"wait" in handle.parked and len(server.connections) == 2)
             closing = asyncio.ensure_future(server.close(grace_ms=60_000))
             assert await idle.read() == b""
             with pytest.raises(ConnectionRefusedError):
@@ -285,7 +286,7 @@ def test_closing_waits_no_longer_than_its_grace_period(run: Run) -> None:
         port = await server.listen("127.0.0.1", 0)
         async with connected(port) as (_, writer):
             writer.write(frame(b"wait"))
-            await until(lambda: b"wait" in handle.parked)
+            await eventually_async(lambda: b"wait" in handle.parked)
             await server.close(grace_ms=50)
             assert handle.parked[b"wait"].cancelled()
             assert not server.connections

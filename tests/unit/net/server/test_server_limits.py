@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ottla.net.server.server import Connection, Disconnect, Limits
-from tests.support.wire.frame_server import MIB, Parking, Run, connected, echo, frame, read_frame, serving, until
+from tests.support.waiting import eventually_async
+from tests.support.wire.frame_server import MIB, Parking, Run, connected, echo, frame, read_frame, serving
 
 # --- bad peers --------------------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ def test_a_size_prefix_alone_gets_little_memory(run: Run) -> None:
     async def story() -> None:
         async with serving(echo) as (server, port), connected(port) as (_, writer):
             writer.write(struct.pack(">i", 100_000_000) + b"x")
-            await until(lambda: server.bytes_in == 5)
+            await eventually_async(lambda: server.bytes_in == 5)
             (connection,) = server.connections
             assert 0 < connection.parser.allocated_bytes <= 256 * 1024
 
@@ -79,7 +80,7 @@ def test_an_invalid_request_behind_a_pending_one_does_not_cancel_it(run: Run) ->
 
         async with serving(picky) as (_, port), connected(port) as (reader, writer):
             writer.write(frame(b"wait") + frame(b"garbage"))
-            await until(lambda: b"wait" in handle.parked)
+            await eventually_async(lambda: b"wait" in handle.parked)
             writer.write(b"more" * 100_000)
             handle.release(b"wait")
             assert await read_frame(reader) == b"wait"
@@ -114,7 +115,7 @@ def test_an_incomplete_frame_does_not_keep_an_idle_connection_open(run: Run) -> 
         async with serving(echo, Limits(max_idle_ms=80)) as (server, port), connected(port) as (reader, writer):
             writer.write(frame(b"half")[:6])
             assert await reader.read() == b""
-            await until(lambda: not server.connections)
+            await eventually_async(lambda: not server.connections)
 
     run(story())
 
@@ -148,7 +149,7 @@ def test_requests_of_a_peer_that_does_not_read_are_held(run: Run) -> None:
         async with serving(big) as (server, port), connected(port) as (reader, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(b"fetch") * 500)
-            await until(lambda: len(handled) > 1)
+            await eventually_async(lambda: len(handled) > 1)
             await asyncio.sleep(0.1)
             (connection,) = server.connections
             assert len(handled) < 40
@@ -173,7 +174,7 @@ def test_late_responses_are_not_computed_for_a_peer_that_does_not_read(run: Run)
         async with serving(lambda request, connection: fetch()) as (_, port), connected(port) as (reader, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(b"fetch") * 100)
-            await until(lambda: len(begun) > 1)
+            await eventually_async(lambda: len(begun) > 1)
             await asyncio.sleep(0.1)
             assert len(begun) < 40
             writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -191,7 +192,7 @@ def test_a_peer_that_never_reads_is_disconnected(run: Run, caplog: pytest.LogCap
         async with serving(big, Limits(max_stall_ms=100)) as (server, port), connected(port) as (_, writer):
             writer.transport.pause_reading()  # type: ignore[attr-defined]
             writer.write(frame(b"fetch") * 100)
-            await until(lambda: server.accepted == 1 and not server.connections)
+            await eventually_async(lambda: server.accepted == 1 and not server.connections)
 
     caplog.set_level(logging.INFO, "ottla.net")
     run(story())
@@ -231,12 +232,12 @@ def test_too_many_pending_requests_pause_reading_but_not_the_responses(run: Run)
             bodies = [b"wait-%d" % number if number % 3 == 0 else b"at-once-%d" % number for number in range(50)]
             for body in bodies:
                 writer.write(frame(body))
-            await until(lambda: len(handle.seen) >= 4)
+            await eventually_async(lambda: len(handle.seen) >= 4)
             await asyncio.sleep(0.02)
             assert len(handle.seen) == 4
             for body in bodies:
                 if body.startswith(b"wait"):
-                    await until(lambda body=body: body in handle.parked)  # type: ignore[misc]
+                    await eventually_async(lambda body=body: body in handle.parked)  # type: ignore[misc]
                     handle.release(body)
                 assert await read_frame(reader) == body
 
@@ -249,7 +250,7 @@ def test_finished_responses_behind_an_unfinished_one_are_bounded_in_bytes(run: R
         async with serving(handle, Limits(max_waiting_bytes=MIB)) as (_, port), connected(port) as (reader, writer):
             big = bytes(300_000)
             writer.write(frame(b"wait") + frame(big) * 20)
-            await until(lambda: len(handle.seen) >= 5)
+            await eventually_async(lambda: len(handle.seen) >= 5)
             await asyncio.sleep(0.05)
             assert len(handle.seen) == 5
             handle.release(b"wait")

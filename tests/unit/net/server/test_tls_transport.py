@@ -20,7 +20,8 @@ from ottla.net.server.tls_transport import PIECE_BYTES, TlsTransport
 from ottla.net.tls_phase import ALLOWED, BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, Phase, move
 from ottla.security.principal import Principal
 from tests.support.secure_brokers import Security
-from tests.support.wire.frame_server import connected, frame, until
+from tests.support.waiting import eventually_async
+from tests.support.wire.frame_server import connected, frame
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -99,7 +100,7 @@ async def world(security: Security) -> AsyncIterator[World]:
         async with connected(port) as (reader, writer):
             made.peer = Peer(reader, writer, security)
             await made.peer.shake_hands()
-            await until(lambda: len(server.connections) == 1)
+            await eventually_async(lambda: len(server.connections) == 1)
             yield made
     finally:
         await server.close()
@@ -144,7 +145,7 @@ def test_a_failed_handshake_is_counted_once(run: Run, security: Security, monkey
         port = await server.listen("127.0.0.1", 0, "SSL", security=refusing)
         async with connected(port) as (reader, writer):
             await Peer(reader, writer, security).shake_hands()
-            await until(lambda: server.failed_handshakes > 0 and not len(server.newcomers))
+            await eventually_async(lambda: server.failed_handshakes > 0 and not len(server.newcomers))
         await server.close()
         assert server.failed_handshakes == 1
 
@@ -202,7 +203,7 @@ def test_requests_before_a_goodbye_are_handled(run: Run, security: Security) -> 
             with pytest.raises(ssl.SSLWantReadError):
                 at.peer.session.unwrap()
             at.peer.send()
-            await until(lambda: not at.server.connections)
+            await eventually_async(lambda: not at.server.connections)
             assert at.requests == [b"first", b"second"]
 
     run(story())
@@ -228,7 +229,7 @@ def test_an_end_in_the_middle_of_a_large_request_frees_its_memory_at_once(
         async with world(security) as at:
             at.peer.encrypt((1 << 20).to_bytes(4, "big") + bytes(500_000))
             at.peer.send()
-            await until(lambda: at.connection.parser.filled > 0)
+            await eventually_async(lambda: at.connection.parser.filled > 0)
             left = at.connection
             if end is ENDED:
                 with pytest.raises(ssl.SSLWantReadError):
@@ -236,7 +237,7 @@ def test_an_end_in_the_middle_of_a_large_request_frees_its_memory_at_once(
                 at.peer.send()
             else:
                 at.peer.send(FORGED)
-            await until(lambda: not at.server.connections)
+            await eventually_async(lambda: not at.server.connections)
             assert left.transport._phase is end  # type: ignore[attr-defined]
             assert buffers
             assert not any(buffer() for buffer in buffers)
@@ -255,7 +256,7 @@ def test_requests_before_a_forged_record_are_handled_and_the_log_says_why_it_end
         async with world(security) as at:
             at.peer.encrypt(frame(b"genuine"))
             at.peer.send(FORGED)
-            await until(lambda: not at.server.connections)
+            await eventually_async(lambda: not at.server.connections)
             assert at.requests == [b"genuine"]
 
     caplog.set_level(logging.INFO)
@@ -279,7 +280,7 @@ def test_a_goodbye_is_heard_after_a_pause(run: Run, security: Security) -> None:
             with pytest.raises(ssl.SSLWantReadError):
                 at.peer.session.unwrap()
             at.peer.send()
-            await until(lambda: not at.server.connections)
+            await eventually_async(lambda: not at.server.connections)
             assert at.requests[:1] == [b"0"]
 
     run(story())
