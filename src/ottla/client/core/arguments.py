@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ottla.checks import require_number, whole_number
-from ottla.client.core.model import Bytes, CommittedOffset, Headers, HeadersLike, NewTopic
+from ottla.client.core.model import Bytes, CommittedOffset, Headers, HeadersLike, NewTopic, OffsetAndTimestamp
 from ottla.client.core.settings import ConsumerConfig, check_settings
 from ottla.errors import ArgumentError, ConfigError, ErrorCode, KafkaError
 from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
@@ -186,8 +186,14 @@ def as_partitions(partitions: Iterable[PartitionLike]) -> list[TopicPartition]:
 
 
 def as_offset(offset: OffsetLike, partition: PartitionLike) -> CommittedOffset:
-    """A CommittedOffset, from one, from another library's object with the same fields, or from a plain number."""
+    """A CommittedOffset, from one, from another library's object with the same fields, or from a plain number.
+
+    A record is rejected: its own offset is not the one to commit.
+    """
     place = as_partition(partition)
+    if hasattr(offset, "offset") and not hasattr(offset, "metadata") and not isinstance(offset, OffsetAndTimestamp):
+        problem = f"the offset for {place} must be a whole number, not a {type(offset).__name__}"
+        raise ArgumentError(problem, "The offset after a record is record.offset + 1.")
     number = _offset_number(getattr(offset, "offset", offset), place)
     epoch = getattr(offset, "leader_epoch", None)
     if epoch is not None:
