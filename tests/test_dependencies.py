@@ -62,7 +62,7 @@ def test_no_dependency_of_the_runtime_is_unexpected() -> None:
     assert {canonicalize_name(requirement.name) for requirement in declared(with_dev=False)} == EXPECTED
 
 
-def test_what_dependencies_need_in_turn_is_expected_and_pinned() -> None:
+def test_indirect_dependencies_are_expected_and_pinned() -> None:
     versions = pinned()
     seen: set[str] = set()
     waiting: list[tuple[str, frozenset[str]]] = [

@@ -210,7 +210,7 @@ def test_the_image_names_no_registry_and_its_last_stage_no_package_index() -> No
     assert "--no-index" in last_stage
 
 
-def test_what_a_user_must_change_is_explained() -> None:
+def test_the_readme_explains_every_file() -> None:
     text = (DEPLOY / "README.md").read_text()
     for path in DEPLOY.rglob("*"):
         if path.is_file() and path.name != "README.md":

@@ -241,7 +241,7 @@ def test_topics_that_others_wrote_to_are_left_alone(
     assert "has records that this copy did not write" in capsys.readouterr().err
 
 
-def test_broker_timestamps_are_kept_and_the_user_is_told(
+def test_broker_timestamps_are_kept_with_a_note_to_the_user(
     both: Clusters, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(both.source, topic, message_timestamp_type="LogAppendTime")
@@ -251,7 +251,7 @@ def test_broker_timestamps_are_kept_and_the_user_is_told(
 
 
 @pytest.mark.parametrize("transactions", [1, 12])
-def test_a_source_topic_that_was_made_again_is_refused(
+def test_a_source_topic_that_was_recreated_is_refused(
     both: Clusters, topic: str, transactions: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also if it has more records than before, so that the position in it looks plausible (KIP-516)."""

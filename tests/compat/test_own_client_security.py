@@ -89,7 +89,7 @@ MISTAKES: list[tuple[str, str, str]] = [
 
 
 @pytest.mark.parametrize(("client", "listener", "said"), MISTAKES)
-def test_a_client_on_the_wrong_port_is_told_what_is_there(
+def test_the_error_on_a_wrong_port_says_what_the_port_expects(
     secure_kafka: SecureKafka, client: str, listener: str, said: str
 ) -> None:
     settings: dict[str, Any] = secure_kafka.client_settings(client, "PLAIN")

@@ -228,7 +228,7 @@ def test_a_second_member_under_the_same_instance_id_fences_the_first(broker: Any
                 drive([new, old], lambda: False)
 
 
-def test_who_does_not_poll_is_put_out_and_comes_back(broker: Any, filled: str) -> None:
+def test_a_member_that_does_not_poll_is_removed_and_comes_back(broker: Any, filled: str) -> None:
     """Spec: B6. `max.poll.interval.ms` is exceeded."""
     diary = Diary()
     with consumer(broker, filled, max_poll_interval_ms=stretched(600), enable_auto_commit=False) as slow:
@@ -351,7 +351,9 @@ def test_ottla_and_librdkafka_share_one_group(broker: Any, filled: str, strategy
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_listener_that_fails_is_heard_and_the_rebalance_is_finished(broker: Any, filled: str, strategy: str) -> None:
+def test_the_error_of_a_listener_is_raised_and_the_rebalance_is_finished(
+    broker: Any, filled: str, strategy: str
+) -> None:
     class Failing(Diary):
         def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
             super().on_partitions_revoked(partitions)

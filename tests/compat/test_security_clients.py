@@ -178,7 +178,7 @@ def test_a_client_logs_in_over_tls(secured_ottla: SecureOttla, client: str, topi
 
 
 @EACH_CLIENT
-def test_a_wrong_password_is_said_at_once_and_disturbs_nobody(
+def test_a_wrong_password_is_reported_immediately_and_disturbs_nobody(
     secured_ottla: SecureOttla, client: str, topic: str
 ) -> None:
     refused(secured_ottla, client, "wrong password, SCRAM-SHA-512", topic)

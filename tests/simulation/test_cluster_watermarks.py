@@ -143,7 +143,7 @@ def test_a_new_leader_with_an_old_high_watermark_keeps_readers_waiting() -> None
     run(story)
 
 
-def test_without_the_rule_a_new_leader_tells_an_old_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_rule_a_new_leader_returns_an_old_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Replica, "is_high_watermark_current", lambda self, high_watermark: True)
     fails(test_a_new_leader_with_an_old_high_watermark_keeps_readers_waiting)
 

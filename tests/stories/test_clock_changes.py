@@ -144,7 +144,7 @@ def keeping(seed: int, **settings: str) -> World:
     return World(seed=seed, **{**KEEPING, **settings})
 
 
-def test_what_is_old_expires() -> None:
+def test_old_data_expires() -> None:
     async def story(world: World) -> None:
         await fill(world)
         await hours(7.9)

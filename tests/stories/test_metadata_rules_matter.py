@@ -205,7 +205,7 @@ RULES = [
     Rule(
         "an expected broker that does not come is given up",
         set_to(duties, "awaited_brokers", lambda image, seen, *_: image.known_brokers.keys() - seen),
-        test_membership.test_a_broker_that_does_not_come_is_given_up,
+        test_membership.test_a_broker_that_does_not_come_is_awaited_only_for_a_while,
     ),
     # In-sync sets.
     Rule(

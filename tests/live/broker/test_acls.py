@@ -170,7 +170,7 @@ def test_each_permission_of_an_api_matters(outcome: Outcome, key: ApiKey) -> Non
 @pytest.mark.parametrize(
     "key", sorted(key for key, required in PERMISSIONS.items() if required), ids=lambda key: API[key].name
 )
-def test_who_has_no_permission_learns_nothing(secured: Secured, key: ApiKey) -> None:
+def test_a_client_without_permission_learns_nothing(secured: Secured, key: ApiKey) -> None:
     """The answers about resources that exist and about others that do not are the same, apart from their names."""
     side, names = secured
     ghosts: dict[str, Any] = {

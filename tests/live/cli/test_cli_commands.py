@@ -517,7 +517,7 @@ def test_consume_as_a_member_of_a_group_continues_where_it_stopped(run: Run, top
         (("--from", "5"), "ottla: --from 5 cannot be combined with --group: a group starts at its committed offsets"),
     ],
 )
-def test_what_a_group_decides_itself_cannot_be_chosen(run: Run, topic: str, words: tuple[str, ...], said: str) -> None:
+def test_options_that_a_group_decides_cannot_be_chosen(run: Run, topic: str, words: tuple[str, ...], said: str) -> None:
     run("topic", "create", topic)
     ran = run("consume", topic, "--group", "g", *words)
     assert (ran.status, ran.out) == (2, "")

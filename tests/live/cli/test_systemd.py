@@ -34,7 +34,7 @@ def heard_until(heard: socket.socket, wanted: str) -> list[str]:
 
 
 @pytest.mark.parametrize("brokers", [[], ["--brokers", "2"]])
-def test_systemd_hears_when_a_broker_serves_lives_and_stops(tmp_path: Path, brokers: list[str]) -> None:
+def test_systemd_is_notified_when_a_broker_serves_lives_and_stops(tmp_path: Path, brokers: list[str]) -> None:
     address = str(tmp_path / "notify")
     with listening(address) as heard:
         environment = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000", "PYTHONPATH": SOURCE}

@@ -79,7 +79,7 @@ def is_about(error: KafkaError, code: ErrorCode, name: str) -> None:
     assert "ottla acl" in error.hint
 
 
-def test_a_producer_is_told_at_once_which_topic_it_may_not_write(play: Callable[[Story], None]) -> None:
+def test_a_producer_learns_immediately_which_topic_it_may_not_write(play: Callable[[Story], None]) -> None:
     async def story(world: World) -> None:
         async with AsyncProducer(world.settings("alice", enable_idempotence=False)) as producer:
             # Without DESCRIBE not even its partitions are known.
@@ -124,7 +124,7 @@ def test_a_transactional_producer_needs_its_id(play: Callable[[Story], None]) ->
     play(story)
 
 
-def test_a_consumer_is_told_at_once_which_group_or_topic_it_may_not_read(play: Callable[[Story], None]) -> None:
+def test_a_consumer_learns_immediately_which_group_or_topic_it_may_not_read(play: Callable[[Story], None]) -> None:
     async def story(world: World) -> None:
         async with AsyncProducer(world.settings("admin")) as producer:
             await producer.send_and_wait("orders", b"1")
@@ -150,7 +150,7 @@ def test_a_consumer_is_told_at_once_which_group_or_topic_it_may_not_read(play: C
     play(story)
 
 
-def test_an_assigned_consumer_that_loses_its_permission_is_told(play: Callable[[Story], None]) -> None:
+def test_an_assigned_consumer_that_loses_its_permission_gets_an_error(play: Callable[[Story], None]) -> None:
     async def story(world: World) -> None:
         await world.allow("bob", Operation.READ, ResourceType.TOPIC, "orders")
         async with AsyncConsumer(world.settings("bob", auto_offset_reset="earliest")) as consumer:

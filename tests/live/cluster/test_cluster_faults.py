@@ -37,7 +37,7 @@ def test_clients_continue_when_the_leader_is_killed(cluster: OttlaCluster, topic
         assert outage.longest_s < OUTAGE_S * slowness(), outage
 
 
-def test_whoever_asks_right_after_a_kill_hears_of_the_new_leader(cluster: OttlaCluster, topic: str) -> None:
+def test_a_client_that_asks_right_after_a_kill_gets_the_new_leader(cluster: OttlaCluster, topic: str) -> None:
     """The answer waits for the election. A client that hears of the dead leader again would wait for its back-off.
 
     It waits for half a second: on a busy machine an election may take longer, so it has more than three attempts.

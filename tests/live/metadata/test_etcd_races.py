@@ -134,7 +134,7 @@ def test_a_watch_that_is_silent_while_etcd_answers_is_replaced(url: str, monkeyp
     run_story(story)
 
 
-def test_a_large_commit_given_up_before_its_commit_point_does_not_block_others(
+def test_a_large_commit_abandoned_before_its_commit_point_does_not_block_others(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its session goes on living, and with it the lock: the session removes it itself."""

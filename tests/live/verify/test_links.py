@@ -101,7 +101,7 @@ def test_only_the_named_parties_are_separated(links: Links, echo: int) -> None:
         each.socket.close()
 
 
-def test_a_connection_that_was_given_up_during_a_cut_delivers_nothing_later(links: Links, echo: int) -> None:
+def test_a_connection_that_was_closed_during_a_cut_delivers_nothing_later(links: Links, echo: int) -> None:
     port = links.open("broker-0", echo)
     gone = Caller(port, "a client")
     assert gone.hears(gone.head)

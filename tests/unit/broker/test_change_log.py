@@ -100,7 +100,7 @@ def test_settings_of_topics_with_values_and_of_brokers_without(
     ]
 
 
-def test_users_without_what_is_derived_from_their_passwords(
+def test_changed_users_are_logged_without_their_credentials(
     world: AdminWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(

@@ -113,7 +113,7 @@ def test_topics_left_out_of_a_list_are_not_logged_but_named_ones_are(
     ]
 
 
-def test_what_is_allowed_is_not_logged(world: AdminWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_allowed_requests_are_not_logged(world: AdminWorld, caplog: pytest.LogCaptureFixture) -> None:
     allow(world, Operation.ALL)
     world.ask(CreateTopicsRequest(topics=[CREATE(name="orders", num_partitions=1, replication_factor=1)]), 7)
     assert logged(caplog) == []
@@ -156,7 +156,7 @@ def named(topic: str) -> MetadataRequest:
     )
 
 
-def test_what_is_granted_in_another_way_or_only_left_out_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_resources_granted_in_another_way_or_only_left_out_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "ottla.authorizer")
     epochs = OffsetForLeaderEpochRequest
     partition = epochs.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)

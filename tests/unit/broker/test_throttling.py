@@ -204,7 +204,7 @@ def test_time_of_the_event_loop_is_limited_too() -> None:
     run(story)
 
 
-def test_with_an_authorizer_only_who_may_act_for_the_cluster_is_a_broker() -> None:
+def test_with_an_authorizer_only_principals_with_cluster_action_count_as_brokers() -> None:
     class Nobody:
         """Allows everything but CLUSTER_ACTION."""
 

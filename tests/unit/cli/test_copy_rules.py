@@ -75,7 +75,7 @@ def test_without_topic_ids_offsets_are_all_there_is_to_compare() -> None:
     assert ledger.copied[ORDERS].topic_id == "first", "a source that no longer tells its ids changes nothing"
 
 
-def test_a_topic_that_is_copied_anew_has_its_new_id() -> None:
+def test_a_topic_that_is_copied_again_has_its_new_id() -> None:
     ledger = Ledger("source")
     for topic_id in ("first", "second"):
         for key, value in list(ledger.records(ORDERS, Range(0, 9, 0, 9), topic_id=topic_id)):

@@ -231,7 +231,7 @@ def test_damaged_records_are_rejected(tmp_path: Path, codec: Codec, timestamp_ty
 
 
 @given(data=st.data(), codec=st.sampled_from(list(Codec)), settings=st.sampled_from([TopicConfig(), STRICT, STAMPED]))
-def test_what_is_accepted_can_be_decoded(data: st.DataObject, codec: Codec, settings: TopicConfig) -> None:
+def test_accepted_batches_can_be_decoded(data: st.DataObject, codec: Codec, settings: TopicConfig) -> None:
     """Spec: R8. Whatever a client changes, a reader gets every record that the header announces."""
     rows = data.draw(
         st.lists(

@@ -383,7 +383,7 @@ def test_at_a_cold_start_the_first_broker_does_not_take_everything(memory_world:
     memory_world.run(story)
 
 
-def test_a_broker_that_does_not_come_is_given_up(memory_world: World) -> None:
+def test_a_broker_that_does_not_come_is_awaited_only_for_a_while(memory_world: World) -> None:
     async def story() -> None:
         epochs = {follower.broker_id: follower.broker_epoch for follower in await memory_world.three()}
         for follower in memory_world.followers.values():

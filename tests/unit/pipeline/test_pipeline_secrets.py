@@ -50,7 +50,7 @@ def test_clients_get_the_value_and_everything_else_the_reference(made: Callable[
     assert SECRET not in repr(pipeline)
 
 
-def test_a_missing_variable_is_told_with_its_key_and_line(
+def test_a_missing_variable_is_reported_with_its_key_and_line(
     made: Callable[..., Pipeline], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ALICE_PASSWORD")
@@ -75,7 +75,7 @@ def test_a_file_and_a_line_of_a_properties_file_are_read(tmp_path: Path) -> None
             resolve({"a": wrong})
 
 
-def test_what_is_not_a_reference_stays(made: Callable[..., Pipeline]) -> None:
+def test_text_that_is_no_reference_stays(made: Callable[..., Pipeline]) -> None:
     assert resolve({"a": "$x ${other} ${env}"}) == {"a": "$x ${other} ${env}"}
 
 

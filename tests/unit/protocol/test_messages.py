@@ -45,7 +45,7 @@ def test_an_api_without_a_table_is_a_lookup_error() -> None:
         _ = vote.request
 
 
-def test_what_the_broker_serves_is_not_among_the_unserved_tables() -> None:
+def test_no_served_api_is_among_the_unserved_tables() -> None:
     assert [API[key].name for key in SERVED if API[key].package != "messages"] == []
 
 

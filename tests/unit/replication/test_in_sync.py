@@ -119,7 +119,7 @@ def test_a_second_follower_joins_after_the_first_without_another_fetch(cluster: 
     assert cluster.isr == {0, 1, 2}
 
 
-def test_a_rejected_proposal_is_made_again_later(cluster: Cluster) -> None:
+def test_a_rejected_proposal_is_repeated_later(cluster: Cluster) -> None:
     cluster.world.topic("orders", replicas=(0, 1), isr=(0,))
     cluster.answers = [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INELIGIBLE_REPLICA]
     cluster.fetches(1, 0)

@@ -426,7 +426,7 @@ def test_readable_bytes_are_exact_at_the_end_and_interpolated_before_it() -> Non
     assert replica.committed_bytes(10, 11, 99) == 1, "progress is never rounded down to zero"
 
 
-def test_who_left_the_in_sync_set_joins_only_after_another_fetch() -> None:
+def test_a_follower_that_left_the_in_sync_set_joins_only_after_another_fetch() -> None:
     """It may have left because its disk is full: what it had before says nothing about now."""
     partition = Partition()
     partition.fetches(2, 0)

@@ -33,7 +33,7 @@ def test_a_pause_does_not_allow_a_burst_afterwards() -> None:
     assert copy(quota, chunk=100, start_ms=500_000, duration_ms=1) <= 1_100
 
 
-def test_what_was_copied_before_the_window_does_not_count() -> None:
+def test_bytes_copied_before_the_window_do_not_count() -> None:
     quota = ReplicationQuota(1_000)
     quota.record(1_000_000, 0)
     assert quota.wait_ms(WINDOW_MS) == SAMPLE_MS
@@ -58,7 +58,7 @@ def test_without_a_limit_nothing_waits_and_nothing_is_counted() -> None:
     assert quota.wait_ms(0) == 0
 
 
-def test_a_new_rate_starts_anew() -> None:
+def test_a_new_rate_starts_a_new_window() -> None:
     quota = ReplicationQuota(1_000_000)
     quota.record(1_000_000, 0)
     quota.set_rate(10)

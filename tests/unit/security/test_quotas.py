@@ -104,7 +104,7 @@ def test_a_client_that_obeys_its_pauses_gets_exactly_its_rate() -> None:
     assert sent / 120 == pytest.approx(50_000, rel=0.1)
 
 
-def test_what_is_taken_back_does_not_count() -> None:
+def test_a_response_that_was_not_admitted_does_not_count() -> None:
     quotas = ClientQuotas()
     limit = Limit("consumer_byte_rate", 100.0, "u", "")
     assert quotas.admit(limit, 900, NOW) == 0

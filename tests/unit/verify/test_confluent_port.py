@@ -11,7 +11,7 @@ from ottla.verify.clients.confluent import ConfluentConsumer, ConfluentProducer
 from ottla.verify.clients.port import Remedy, Trouble
 
 
-def test_a_call_that_ignores_its_timeout_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_ignores_its_timeout_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """send_offsets_to_transaction() does, when the coordinator of the group is lost."""
     release = threading.Event()
 

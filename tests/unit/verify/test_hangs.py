@@ -76,13 +76,13 @@ def moments() -> Callable[[], float]:
     return lambda: monotonic() * 1000
 
 
-def test_what_ends_in_time_returns_its_result_and_raises_its_error() -> None:
+def test_a_call_that_ends_in_time_returns_its_result_or_raises_its_error() -> None:
     assert within(5, "an addition", lambda: 1 + 1) == 2
     with pytest.raises(ZeroDivisionError):
         within(5, "a division", lambda: 1 // 0)
 
 
-def test_what_does_not_end_is_named_with_the_place_where_it_is_stuck() -> None:
+def test_a_call_that_hangs_is_named_with_the_place_where_it_is_stuck() -> None:
     with (
         blocked() as call,
         pytest.raises(Hang, match=r"the final read has made no progress for 0\.1 s; it is stuck at"),
@@ -92,7 +92,7 @@ def test_what_does_not_end_is_named_with_the_place_where_it_is_stuck() -> None:
         within(0.1, "the final read", call)
 
 
-def test_what_makes_progress_may_take_longer() -> None:
+def test_a_call_that_makes_progress_may_take_longer() -> None:
     steps: list[int] = []
 
     def walk() -> int:

@@ -137,7 +137,7 @@ def test_the_owner_of_a_client_certificate_is_the_user(
     run(story())
 
 
-def test_a_client_without_tls_is_told_apart_in_the_log(
+def test_a_client_without_tls_is_recognised_in_the_log(
     security: Security, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story() -> None:

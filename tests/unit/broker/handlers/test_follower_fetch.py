@@ -182,7 +182,7 @@ def test_the_next_request_ends_the_wait_of_the_one_before(world: DataWorld) -> N
     assert values_in(partitions_of(second.answer())[2]) == ["late"]
 
 
-def test_a_higher_watermark_is_told_a_little_later_if_there_are_no_records(world: DataWorld) -> None:
+def test_a_higher_watermark_is_sent_a_little_later_if_there_are_no_records(world: DataWorld) -> None:
     """Not at once, because with the next records it costs nothing."""
     world.topic("orders", replicas=(0, 1))
     follower = FollowerSession(world)
@@ -199,7 +199,7 @@ def test_a_higher_watermark_is_told_a_little_later_if_there_are_no_records(world
     assert not follower.waits({}).is_answered, "it knows everything now"
 
 
-def test_a_follower_that_asks_again_is_told_the_high_watermark_again(world: DataWorld) -> None:
+def test_a_follower_that_asks_again_gets_the_high_watermark_again(world: DataWorld) -> None:
     """It ignores the answer to its last request, because that one asked something else: whatever that answer said, it
     does not know it."""
     world.topic("orders", partitions=1, replicas=(0, 1, 2))
@@ -216,7 +216,7 @@ def test_a_follower_that_asks_again_is_told_the_high_watermark_again(world: Data
     assert partitions_of(again.answer())[0].high_watermark == 1
 
 
-def test_what_did_not_fit_is_answered_next(world: DataWorld) -> None:
+def test_partitions_that_did_not_fit_are_answered_next(world: DataWorld) -> None:
     world.topic("orders", partitions=3, replicas=(0, 1))
     follower = FollowerSession(world)
     follower.start(3)

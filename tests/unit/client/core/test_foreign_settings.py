@@ -116,7 +116,9 @@ def test_kafka_pythons_assignors_are_ours_of_the_same_name() -> None:
         (ConsumerConfig, {"linger.ms": 5}, r"linger\.ms is a setting of the producer"),
     ],
 )
-def test_what_cannot_be_ignored_is_rejected(config: type[AdminConfig], settings: dict[str, Any], said: str) -> None:
+def test_settings_that_cannot_be_ignored_are_rejected(
+    config: type[AdminConfig], settings: dict[str, Any], said: str
+) -> None:
     with pytest.raises(ConfigError, match=said):
         build(config, settings, {})
 

@@ -71,7 +71,7 @@ def test_extensions_are_sent_with_the_token() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, 7, "", (), ("t", "soon"), ("t", True), ("t", 1, "x", "y")])
-def test_what_is_not_a_token_is_refused(answer: Any) -> None:
+def test_an_answer_that_is_no_token_is_refused(answer: Any) -> None:
     with pytest.raises(ConfigError, match="token provider returned"):
         as_token(answer, NOW)
 
@@ -224,7 +224,7 @@ def test_client_id_and_secret_may_be_in_the_jaas_config(endpoint: Any) -> None:
         (200, b"{}", "without access_token", False),
     ],
 )
-def test_what_the_endpoint_refuses_is_told_without_the_secret(
+def test_a_refusal_of_the_endpoint_is_reported_without_the_secret(
     endpoint: Any, status: int, answer: bytes, said: str, retriable: bool
 ) -> None:
     handler, settings = endpoint

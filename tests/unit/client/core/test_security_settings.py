@@ -164,7 +164,7 @@ def test_a_program_may_bring_its_own_context() -> None:
         ),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_when_the_client_is_created(settings: dict[str, str], said: str) -> None:
+def test_mistakes_are_reported_when_the_client_is_created(settings: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as raised:
         client_security(build(AdminConfig, settings, {}))
     assert SECRET not in str(raised.value)

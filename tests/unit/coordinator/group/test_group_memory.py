@@ -82,7 +82,7 @@ def test_groups_share_the_memory_of_the_broker() -> None:
     group.settle("ann", group="c", protocols=offers(90_000))
 
 
-def test_what_members_take_is_known_after_a_load_and_freed_with_them() -> None:
+def test_the_memory_of_members_is_known_after_a_load_and_freed_with_them() -> None:
     group = GroupWorld()
     group.settle("ann", "bob", protocols=offers(5_000))
     group.settle("cid", group="other", protocols=offers(7_000))

@@ -288,7 +288,7 @@ def test_a_crash_at_any_step_of_the_swap_leaves_a_complete_log(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_a_pass_relied_on_survives_a_power_loss(seed: int) -> None:
+def test_batches_that_a_pass_relied_on_survive_a_power_loss(seed: int) -> None:
     """The marker that aborts, and the later batch of a producer, are synced before the earlier batches are removed."""
     platter = SimPlatter(SimLoop(seed))
     disk = platter.disk()

@@ -31,7 +31,7 @@ def after(image: ClusterImage, decision: Decision[Any]) -> ClusterImage:
 @pytest.mark.parametrize("kind", [kind for kind in ResourceType if kind > ResourceType.ANY])
 @pytest.mark.parametrize("pattern_type", [PatternType.LITERAL, PatternType.PREFIXED])
 @pytest.mark.parametrize("name", ["orders", "*", "a/b/c/d", "%2F é\n", ".."])
-def test_what_is_stored_is_read_again(kind: ResourceType, pattern_type: PatternType, name: str) -> None:
+def test_stored_acls_are_read_again(kind: ResourceType, pattern_type: PatternType, name: str) -> None:
     pattern = ResourcePattern(kind, name, pattern_type)
     entries = [
         AccessControlEntry("User:CN=a,O=é", "*", operation, permission)

@@ -109,7 +109,7 @@ def test_a_credential_can_be_altered_once_per_request() -> None:
     assert [result.error for result in results] == [ErrorCode.DUPLICATE_RESOURCE, ErrorCode.NONE]
 
 
-def test_what_does_not_exist_cannot_be_deleted() -> None:
+def test_a_credential_that_does_not_exist_cannot_be_deleted() -> None:
     assert World().alter(delete=[Deletion("alice", 1)])[0].error == ErrorCode.RESOURCE_NOT_FOUND
 
 

@@ -115,7 +115,7 @@ def test_an_answer_without_a_body_is_empty() -> None:
         OK + b"X: " + b"y" * (1 << 17) + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_answer_is_an_error_of_the_connection(answer: bytes) -> None:
+def test_an_invalid_answer_is_an_error_of_the_connection(answer: bytes) -> None:
     with pytest.raises(HttpError):
         post([answer])
 

@@ -26,7 +26,7 @@ def entry(key: str, *, session_id: int = 0) -> Entry:
     return Entry(key, b"", 0, 1, 1, session_id)
 
 
-def test_what_depends_on_an_earlier_operation_is_more_than_one_transaction() -> None:
+def test_operations_that_depend_on_earlier_ones_need_more_than_one_transaction() -> None:
     """etcd compares everything before it changes anything."""
     assert fits_one_transaction([Check("/a", 1), Set("/a", b""), Create("/b", b"")])
     assert not fits_one_transaction([Set("/a", b""), Check("/a", 1)])
@@ -119,7 +119,7 @@ def test_a_lock_before_the_commit_point_holds_nothing_back() -> None:
     assert [change.key for change in made.receive([lock, event("/b", 12)])] == ["/b"]
 
 
-def test_what_a_watch_repeats_after_a_reconnection_is_ignored() -> None:
+def test_events_repeated_after_a_reconnection_are_ignored() -> None:
     made = copy()
     made.receive([event("/b", 11, b"1"), event("/b", 12, b"2")])
     assert made.receive([event("/b", 11, b"1"), event("/b", 12, b"2")]) == []

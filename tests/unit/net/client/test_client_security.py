@@ -106,7 +106,7 @@ def test_a_name_with_the_separators_of_scram_is_escaped() -> None:
 
 
 @pytest.mark.parametrize("login", [plain_login("alice", "rabbit"), scram_login("SCRAM-SHA-512", "alice", "rabbit")])
-def test_a_wrong_password_is_told_with_the_brokers_message_and_a_hint(login: Login) -> None:
+def test_a_wrong_password_is_reported_with_the_brokers_message_and_a_hint(login: Login) -> None:
     error = refused(opening(login))
     assert error.code == ErrorCode.SASL_AUTHENTICATION_FAILED
     assert f"broker:9092 rejected {login.mechanism} as alice: " in str(error)
@@ -115,19 +115,19 @@ def test_a_wrong_password_is_told_with_the_brokers_message_and_a_hint(login: Log
     assert "rabbit" not in str(error) + repr(error) + repr(login)
 
 
-def test_a_rejected_token_is_told_with_its_status() -> None:
+def test_a_rejected_token_is_reported_with_its_status() -> None:
     error = refused(opening(token_login("token-2")))
     assert "OAUTHBEARER: the token is not valid (status invalid_token)" in error.detail
     assert "token-2" not in str(error)
 
 
-def test_a_mechanism_that_the_broker_lacks_is_told_with_those_it_has() -> None:
+def test_an_unsupported_mechanism_is_reported_with_the_supported_ones() -> None:
     error = refused(opening(SCRAM), mechanisms=("PLAIN", "OAUTHBEARER"))
     assert error.code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
     assert "does not offer SCRAM-SHA-512; it offers PLAIN, OAUTHBEARER" in error.detail
 
 
-def test_sasl_on_a_listener_without_it_is_told() -> None:
+def test_sasl_on_a_listener_without_it_is_reported() -> None:
     error = refused(opening(SCRAM), is_open=True)
     assert error.code == ErrorCode.ILLEGAL_SASL_STATE
     assert "does not use SASL" in error.detail
@@ -375,13 +375,13 @@ def test_a_client_may_skip_the_check_of_the_host_name(authority: Authority, tmp_
     assert run(stage.open(stage.trust | EMPTY)) == "answer 1"
 
 
-def test_an_untrusted_authority_is_told(stage: Stage, tmp_path: Path, run: Any) -> None:
+def test_an_untrusted_authority_is_reported(stage: Stage, tmp_path: Path, run: Any) -> None:
     other = {"ssl.truststore.location": Authority("CN=other").write(tmp_path / "other.pem")}
     with pytest.raises(AuthenticationError, match=r"not signed by a CA that this client trusts.*ssl\.truststore"):
         run(stage.open(other))
 
 
-def test_an_expired_certificate_is_told(authority: Authority, tmp_path: Path, run: Any) -> None:
+def test_an_expired_certificate_is_reported(authority: Authority, tmp_path: Path, run: Any) -> None:
     stage = Stage(authority, tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(authority.issue(days=(-3, -1)).write(tmp_path / "old.pem"))
@@ -390,18 +390,18 @@ def test_an_expired_certificate_is_told(authority: Authority, tmp_path: Path, ru
         run(stage.open(stage.trust))
 
 
-def test_a_plain_client_on_a_port_with_tls_is_told(stage: Stage, run: Any) -> None:
+def test_a_plain_client_on_a_port_with_tls_is_reported(stage: Stage, run: Any) -> None:
     with pytest.raises(AuthenticationError, match=r"uses TLS, but this client does not.*security\.protocol to SSL"):
         run(stage.open(None))
 
 
-def test_a_client_with_tls_on_a_plain_port_is_told(stage: Stage, run: Any) -> None:
+def test_a_client_with_tls_on_a_plain_port_is_reported(stage: Stage, run: Any) -> None:
     with pytest.raises(AuthenticationError, match=r"does not use TLS.*security\.protocol to PLAINTEXT"):
         run(stage.open(stage.trust, plain=True))
 
 
 @pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.2,TLSv1.3"])
-def test_a_missing_client_certificate_is_told(stage: Stage, run: Any, versions: str) -> None:
+def test_a_missing_client_certificate_is_reported(stage: Stage, run: Any, versions: str) -> None:
     stage.server_settings = {"ssl.client.auth": "required", **stage.trust, "ssl.enabled.protocols": versions}
     with pytest.raises(KafkaError, match=r"closed the connection at the end of the TLS handshake.*client certificate"):
         run(stage.open(stage.trust))
@@ -430,7 +430,7 @@ def test_a_client_that_never_got_through_gives_up_after_a_few_dropped_handshakes
     assert run(story()) == [True] * (DROPS_MAX - 1) + [False]
 
 
-def test_versions_of_tls_that_have_nothing_in_common_are_told(stage: Stage, run: Any) -> None:
+def test_tls_without_a_common_version_is_reported(stage: Stage, run: Any) -> None:
     stage.server_settings = {"ssl.enabled.protocols": "TLSv1.3"}
     with pytest.raises(KafkaError, match="TLS"):
         run(stage.open(stage.trust | {"ssl.enabled.protocols": "TLSv1.2"}))

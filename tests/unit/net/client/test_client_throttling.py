@@ -79,7 +79,7 @@ def test_requests_on_their_way_get_the_time_of_the_pause() -> None:
     simulate(story, quota)
 
 
-def test_a_broker_that_is_silent_after_the_pause_is_given_up() -> None:
+def test_a_broker_that_is_silent_after_the_pause_times_out() -> None:
     def silent_after_one(broker: Broker, api_key: int, version: int, correlation_id: int) -> None:
         if broker.asked.count((ApiKey.METADATA, version)) < 2:
             quota(broker, api_key, version, correlation_id)

@@ -3,7 +3,7 @@
 from ottla.net.server.byte_budget import ByteBudget
 
 
-def test_what_a_connection_holds_is_replaced_not_added() -> None:
+def test_the_bytes_that_a_connection_holds_are_replaced_not_added() -> None:
     budget = ByteBudget[str](1000, lambda: None)
     budget.hold("a", 300)
     budget.hold("a", 200)
@@ -14,7 +14,7 @@ def test_what_a_connection_holds_is_replaced_not_added() -> None:
     assert (budget.used, budget.held) == (50, {"b": 50})
 
 
-def test_a_share_shrinks_with_what_is_left_down_to_the_least() -> None:
+def test_a_share_shrinks_with_the_remaining_budget_down_to_the_minimum() -> None:
     budget = ByteBudget[str](1000, lambda: None)
     assert budget.share(4, least=10, most=10_000) == 250
     assert budget.share(4, least=10, most=100) == 100

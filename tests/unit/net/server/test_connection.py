@@ -462,7 +462,7 @@ def test_a_size_outside_the_limit_is_an_error_behind_the_frames_before_it(size: 
     assert feed(into, frame(b"no longer read"), 10**9) == []
 
 
-def test_the_hello_of_a_tls_client_is_told_apart_from_other_sizes() -> None:
+def test_the_hello_of_a_tls_client_is_distinguished_from_other_sizes() -> None:
     into = parser(max_frame_bytes=1000)
     feed(into, bytes.fromhex("1603010200010001fc0303"), 10**9)
     assert into.error is not None

@@ -12,7 +12,7 @@ def test_the_crowd_makes_room_not_the_others() -> None:
     assert newcomers.add("a2", "a", 2.0) in ("a1", "b2")
 
 
-def test_who_has_authenticated_is_no_newcomer() -> None:
+def test_an_authenticated_connection_is_no_newcomer() -> None:
     newcomers: Newcomers[str] = Newcomers(1)
     newcomers.add("a", "host", 0.0)
     newcomers.remove("a")

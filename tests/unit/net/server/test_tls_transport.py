@@ -265,7 +265,7 @@ def test_requests_before_a_forged_record_are_handled_and_the_log_says_why_it_end
     assert re.search("TLS: (DECRYPTION_FAILED_OR_BAD_RECORD_MAC|RECORD_LAYER_FAILURE)", caplog.text)
 
 
-def test_a_goodbye_is_heard_after_a_pause(run: Run, security: Security) -> None:
+def test_the_end_of_a_connection_is_noticed_after_a_pause(run: Run, security: Security) -> None:
     async def story() -> None:
         async with world(security) as at:
             connection = at.connection
