@@ -35,7 +35,7 @@ def run(program: str, text: str = "", **environment: str) -> str:
     return done.stdout.strip()
 
 
-CHOICE = "from ottla.protocol import _speedups as s; print(s.NATIVE, s.encode_batch.__module__.split('.')[-1])"
+CHOICE = "from ottla.protocol.records import _speedups as s; print(s.NATIVE, s.encode_batch.__module__.split('.')[-1])"
 
 
 @needs_extension
@@ -56,6 +56,17 @@ def test_an_environment_variable_selects_the_python_kernels_for_arrow() -> None:
     )
     found = run(program, OTTLA_PURE="1")
     assert found.split() == ["False", "False", "ottla.protocol.arrow._arrow_pure", "ottla.protocol.arrow._arrow_pure"]
+
+
+def test_arrow_kernels_without_the_buffers_of_their_build_are_not_used() -> None:
+    pytest.importorskip("pyarrow")
+    run("""
+import sys, types
+name = "ottla.protocol.arrow._arrow_buffers"
+sys.modules[name] = types.ModuleType(name)
+from ottla.protocol.arrow import arrow_batches, arrow_rows
+assert not arrow_batches.NATIVE and not arrow_rows.NATIVE
+""")
 
 
 def test_messages_are_imported_on_first_use() -> None:

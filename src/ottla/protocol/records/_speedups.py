@@ -25,7 +25,8 @@ def find_compiled(name: str, interface: int) -> ModuleType | None:
         return None
     try:
         found = importlib.import_module(name)
-    except ImportError:
+    except (ImportError, AttributeError, TypeError, ValueError):
+        # Not only ImportError: a compiled module that this one uses may be missing or of another build.
         return None
     return found if getattr(found, "INTERFACE", None) == interface else None
 
