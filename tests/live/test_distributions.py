@@ -128,7 +128,7 @@ def test_the_installed_wheel_works(distributions: Distributions, tmp_path: Path)
     run(sys.executable, *install, cwd=tmp_path)
     path = {"PYTHONPATH": str(site)}
     assert run(site / "bin" / "ottla", "--version", cwd=tmp_path, **path) == f"ottla {ottla.__version__}\n"
-    check = "import ottla; from ottla.protocol import _speedups; print(ottla.__file__, _speedups.NATIVE)"
+    check = "import ottla; from ottla.protocol.records import _speedups; print(ottla.__file__, _speedups.NATIVE)"
     expected = f"{site / 'ottla' / '__init__.py'} {_speedups.NATIVE}\n"
     assert run(sys.executable, "-c", check, cwd=tmp_path, **path) == expected
 
