@@ -1,7 +1,7 @@
 """Mutation tests: one rule of the authorizer is disabled at a time, and a test fails. Spec: R7.
 
-That each handler asks for its permissions is proved in tests/live/broker/test_acls.py: without one of the questions, a
-permission would not matter.
+tests/live/broker/test_acls.py proves that each handler checks its permissions: without a check, the permission would
+make no difference.
 """
 
 import inspect
@@ -18,7 +18,7 @@ from tests.unit.security.test_authorizer import acl
 
 
 class Rule(NamedTuple):
-    """A rule, the code that is it, what stands there without it, and the test that then fails."""
+    """A rule, its code, the code that replaces it, and the test that then fails."""
 
     name: str
     code: str

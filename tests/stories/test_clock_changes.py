@@ -29,7 +29,7 @@ async def abandoned(world: World, timeout_ms: int = 60_000) -> None:
 
 
 async def is_open(world: World) -> bool:
-    """Whether an open transaction keeps the record after it from readers of committed records."""
+    """Whether an open transaction hides the record after it from read_committed consumers."""
     async with world.consumer(isolation_level="read_committed") as consumer:
         ends = await consumer.end_offsets([("orders", 0)])
     return next(iter(ends.values())) == 0

@@ -1,6 +1,6 @@
 """Mutation tests: one rule of coordinators in a cluster is disabled at a time, and a test fails. Spec: R7.
 
-A rule no test misses would be a missing test. Each case runs the test whole first, then broken.
+If no test fails without a rule, a test is missing. Each case runs the test first with the rule, then without it.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ from tests.support.worlds.data_world import DataWorld
 
 Patch = pytest.MonkeyPatch
 UNIT = Path(__file__).parent.parent / "unit"
-ACROSS, CLUSTER = "broker/test_transactions_across_brokers", "broker/test_coordinators_in_a_cluster"
-MOVES, PRODUCE = "coordinator/test_coordinator_moves", "broker/test_produce"
+ACROSS, CLUSTER = "broker/handlers/test_transactions_across_brokers", "broker/test_coordinators_in_a_cluster"
+MOVES, PRODUCE = "coordinator/test_coordinator_moves", "broker/handlers/test_produce"
 
 
 class Rule(NamedTuple):
@@ -199,7 +199,7 @@ RULES = [
     Rule(
         "shards that clients ask for are loaded first",
         set_to(ShardLoader, "want", nothing),
-        "broker/test_many_groups",
+        "broker/handlers/test_many_groups",
         "test_a_shard_that_clients_ask_for_is_loaded_first",
     ),
     Rule(

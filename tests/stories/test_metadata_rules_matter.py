@@ -1,6 +1,6 @@
 """Mutation tests: one rule of elections, in-sync sets or sessions is disabled at a time, and a test fails. Spec: R7.
 
-A rule no test misses would be a missing test. Each case runs the test whole first, then broken.
+If no test fails without a rule, a test is missing. Each case runs the test first with the rule, then without it.
 """
 
 import inspect
@@ -22,6 +22,7 @@ from ottla.metadata.sqlite.session_locks import Peers
 from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Check, Operation
 from ottla.testing.memory_store import MemoryStore, MemoryTree
+from tests.support.worlds import follower_world
 from tests.unit.metadata import test_membership
 from tests.unit.metadata.changes import test_config_changes, test_features, test_reassignments
 from tests.unit.metadata.controller import test_elections, test_isr_changes
@@ -292,7 +293,7 @@ def test_a_test_fails_when_a_rule_is_disabled(
 ) -> None:
     run(rule.test, rule.arguments, tmp_path / "whole", caplog)
     caplog.clear()
-    monkeypatch.setattr(test_membership, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(follower_world, "TIMEOUT_S", 0.5)
     rule.disable(monkeypatch)
     # Any failure counts.
     with pytest.raises((Exception, pytest.fail.Exception)):

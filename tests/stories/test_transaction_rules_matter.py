@@ -1,6 +1,6 @@
 """Mutation tests: one rule of transactions is disabled at a time, and a story fails. Spec: R7.
 
-A rule no story misses would be a missing story. Each case runs the story whole first, then broken.
+If no story fails without a rule, a story is missing. Each case runs the story first with the rule, then without it.
 """
 
 import asyncio

@@ -546,7 +546,7 @@ def test_buffers_are_released_after_each_call() -> None:
 def test_the_source_of_a_kernel_is_not_used_without_a_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "_kernels.py").write_text("INTERFACE = 'never run'\nraise AssertionError")
     monkeypatch.delenv("OTTLA_PURE", raising=False)
-    monkeypatch.setattr(sys.modules["ottla.protocol"], "__path__", [str(tmp_path)])
+    monkeypatch.setattr(sys.modules["ottla.protocol.records"], "__path__", [str(tmp_path)])
     assert _speedups.compiled_kernels() is None
 
 
