@@ -81,7 +81,7 @@ MISTAKES: list[tuple[str, str, str]] = [
     ("SSL", "PLAINTEXT", "does not use TLS"),
     ("SSL", "SASL_PLAINTEXT", "does not use TLS"),
     ("SSL", "SASL_SSL", "requires SASL"),
-    ("SSL", "MTLS", "client's certificate"),
+    ("SSL", "MTLS", "requires a client certificate"),
     ("SASL_PLAINTEXT", "PLAINTEXT", "does not use SASL"),
     ("SASL_PLAINTEXT", "SASL_SSL", "uses TLS, but this client does not"),
     ("SASL_SSL", "SSL", "does not use SASL"),
@@ -112,7 +112,7 @@ def test_a_certificate_of_another_authority_is_refused_by_either_side(secure_kaf
 
 
 def test_a_session_that_ends_is_renewed_while_records_flow(secure_kafka: SecureKafka, topic: str) -> None:
-    """KIP-368: the broker closes connections that go on without a new login. None is lost, none is reordered."""
+    """KIP-368: the broker closes connections that continue without a new login. No record is lost or reordered."""
     settings = secure_kafka.client_settings("BRIEF", "SCRAM-SHA-512")
     with Admin(settings) as admin:
         admin.create_topic(topic, partitions=1)

@@ -9,6 +9,7 @@ import pytest
 from ottla import Admin, Consumer, Producer
 from ottla.client.consumer.consumer import WakeupError
 from ottla.errors import OttlaError
+from tests.support.clients.callbacks import call_in_clients_thread
 from tests.support.waiting import PATIENCE_S, eventually
 
 
@@ -69,15 +70,12 @@ def test_a_blocking_call_inside_a_callback_raises_instead_of_deadlocking(broker:
         admin.create_topic(topic, partitions=1)
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         caught: list[str] = []
-        done = threading.Event()
 
         def callback(delivery: Any) -> None:
             try:
                 producer.flush()
             except OttlaError as error:
                 caught.append(error.message)
-            done.set()
 
-        producer.send(topic, "v").add_done_callback(callback)
-        assert done.wait(PATIENCE_S)
+        call_in_clients_thread(producer, topic, callback)
         assert caught == ["a blocking call inside a callback of the client would deadlock"]

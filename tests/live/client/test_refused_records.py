@@ -3,7 +3,6 @@
 # ruff: noqa: SLF001  (sets up or checks internal state)
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 from enum import StrEnum
@@ -16,6 +15,7 @@ from ottla.client.producer.accumulator import Accumulator
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.types import TopicPartition
+from tests.support.clients.callbacks import call_in_clients_thread
 from tests.support.waiting import PATIENCE_S
 
 WOULD_DEADLOCK = "a blocking call inside a callback of the client would deadlock"
@@ -202,10 +202,9 @@ def test_a_string_enum_member_is_a_topic(broker: Any, one_partition: str) -> Non
 def test_blocking_inside_a_callback_raises_instead_of_deadlocking(broker: Any, one_partition: str, wait: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         said: list[str] = []
-        done = threading.Event()
 
         def callback(delivery: Any) -> None:
-            assert delivery.result().offset == 0  # what is done needs no waiting
+            assert delivery.result().offset >= 0  # what is done needs no waiting
             try:
                 if wait == "result":
                     producer.send(one_partition, b"from a callback").result(PATIENCE_S)
@@ -213,10 +212,8 @@ def test_blocking_inside_a_callback_raises_instead_of_deadlocking(broker: Any, o
                     producer.send_and_wait(one_partition, b"from a callback")
             except OttlaError as error:
                 said.append(error.message)
-            done.set()
 
-        producer.send(one_partition, b"v").add_done_callback(callback)
-        assert done.wait(PATIENCE_S)
+        call_in_clients_thread(producer, one_partition, callback)
         assert said == [WOULD_DEADLOCK]
         with Producer(bootstrap_servers=broker.bootstrap) as another:
             assert another.send_and_wait(one_partition, b"not held up").offset > 0
