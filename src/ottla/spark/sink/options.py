@@ -53,7 +53,7 @@ NOT_FOR_SINKS = {
     "maxOffsetsPerTrigger": "",
     "minPartitions": "",
 }
-"""options of the source, with the sink's counterpart, for a better error."""
+"""Options of the source, with the sink's counterpart, for a better error."""
 REFUSED = {
     "key.serializer": "Keys are bytes or text: cast the column in the query.",
     "value.serializer": "Values are bytes or text: cast the column in the query.",
