@@ -76,5 +76,5 @@ def topic_name_problem(name: str) -> str | None:
     if len(name) > TOPIC_NAME_LENGTH_MAX:
         return f"its length {len(name)} is more than {TOPIC_NAME_LENGTH_MAX}"
     if not _TOPIC_NAME_CHARACTERS.issuperset(name):
-        return f"'{name}' has characters other than ASCII letters, digits, '.', '_' and '-'"
+        return f"{name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None

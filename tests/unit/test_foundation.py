@@ -263,6 +263,7 @@ def test_valid_topic_names(name: str) -> None:
         ("x" * 250, "length 250 is more than 249"),
         ("a b", "'a b' has characters other than ASCII letters"),
         ("é", "'é' has characters other than"),
+        ("a\x1b[31mb", r"'a\x1b[31mb' has characters other than"),
     ],
 )
 def test_invalid_topic_names_have_a_problem(name: str, problem: str) -> None:

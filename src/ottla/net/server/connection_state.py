@@ -39,6 +39,5 @@ ALLOWED: dict[State, frozenset[State]] = {
 
 def move(current: State, new: State) -> State:
     """Returns `new` if the table allows it. Anything else is a bug in the caller."""
-    if new not in ALLOWED[current]:
-        raise RuntimeError(f"a server connection cannot move from {current.name} to {new.name}")
+    assert new in ALLOWED[current], f"a server connection cannot move from {current.name} to {new.name}"
     return new

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from ottla.net.server.connection import Disconnect, address_of
-from ottla.net.tls_phase import BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, Phase, move
+from ottla.net.server.tls_phase import BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, Phase, move
 from ottla.protocol.primitives import Buffer
 
 if TYPE_CHECKING:

@@ -80,7 +80,7 @@ class BatchWriter(Prompt, DataSourceArrowWriter):
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         reports = reports_in(messages)
-        if self._options.delivery != "exactly-once" or not reports:
+        if self._options.delivery != Guarantee.EXACTLY_ONCE or not reports:
             return
         number = self._options.batch_id
         plan = "" if number is None else plan_of(self._options.checkpoint_location, number)
@@ -99,7 +99,7 @@ class BatchWriter(Prompt, DataSourceArrowWriter):
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         reports, silent = reports_in(messages), silent_tasks(messages)
-        if self._options.delivery != "exactly-once":
+        if self._options.delivery != Guarantee.EXACTLY_ONCE:
             return
         if reports:
             batch = batch_of(reports, reports[0].place.batch)

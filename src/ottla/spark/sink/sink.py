@@ -87,7 +87,7 @@ class StreamSink(Prompt, DataSourceStreamArrowWriter):
 
         settle()
         reports = reports_in(messages)
-        if self._options.delivery != "exactly-once" or not reports:
+        if self._options.delivery != Guarantee.EXACTLY_ONCE or not reports:
             return
         batch = batch_of(reports, batchId, plan_of(self._options.checkpoint_location, batchId))
         if batch.state is not BatchState.EMPTY:
@@ -98,7 +98,7 @@ class StreamSink(Prompt, DataSourceStreamArrowWriter):
         from ottla.spark.sink.clients import run
 
         reports = reports_in(messages)
-        if self._options.delivery != "exactly-once" or not reports:
+        if self._options.delivery != Guarantee.EXACTLY_ONCE or not reports:
             return  # without a report the query is unknown; the next start aborts what is open
         with explained(self._options.bootstrap):
             run(driver(self._options, reports[0].place.sink).abort(batch_of(reports, batchId), silent_tasks(messages)))

@@ -43,7 +43,7 @@ def test_an_allowed_transition_returns_the_new_state(current: State, new: State)
 
 @pytest.mark.parametrize(("current", "new"), [edge for edge in EDGES if edge[1] not in ALLOWED[edge[0]]])
 def test_a_forbidden_transition_is_a_bug(current: State, new: State) -> None:
-    with pytest.raises(RuntimeError, match=f"cannot move from {current.name} to {new.name}"):
+    with pytest.raises(AssertionError, match=f"cannot move from {current.name} to {new.name}"):
         move(current, new)
 
 

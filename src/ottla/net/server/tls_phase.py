@@ -39,6 +39,5 @@ ALLOWED: dict[Phase, frozenset[Phase]] = {
 
 def move(current: Phase, new: Phase) -> Phase:
     """Returns `new` if the table allows it. Anything else is a bug in the caller."""
-    if new not in ALLOWED[current]:
-        raise RuntimeError(f"TLS on a server connection cannot move from {current.name} to {new.name}")
+    assert new in ALLOWED[current], f"TLS on a server connection cannot move from {current.name} to {new.name}"
     return new
