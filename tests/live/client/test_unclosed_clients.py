@@ -132,7 +132,7 @@ def test_a_failed_record_that_nobody_looks_at_is_logged(
         producer.send(topic, bytes(5_000))
         producer.flush()
         gc.collect()
-        logged = f"1 records to {topic}-0 were not stored, and the program has not looked at their Delivery"
+        logged = f"1 records to {topic}-0 were not stored, and the program never checked their Delivery"
         assert f"{logged}: MESSAGE_TOO_LARGE" in caplog.text
         caplog.clear()
         inspected = producer.send(topic, bytes(5_000))

@@ -186,10 +186,10 @@ class ConsumerConfig(ClientConfig):
         "max.poll.interval.ms", 300_000, "A member that does not poll for this long leaves the group.", at_least=1
     )
     enable_auto_commit: bool = setting(
-        "enable.auto.commit", True, "Commit offsets in the background, and before partitions are revoked."
+        "enable.auto.commit", True, "Commit offsets automatically: during poll(), and before partitions are revoked."
     )
     auto_commit_interval_ms: int = setting(
-        "auto.commit.interval.ms", 5_000, "How often offsets are committed in the background.", at_least=0
+        "auto.commit.interval.ms", 5_000, "How often poll() commits offsets automatically.", at_least=0
     )
     exclude_internal_topics: bool = setting(
         "exclude.internal.topics", True, "Whether a pattern excludes internal topics."

@@ -67,7 +67,7 @@ class BatchOutcome:
         # Like asyncio's "exception was never retrieved": otherwise the records would be lost without a trace.
         if self.error is not None and not self._is_inspected and log is not None:
             log.error(
-                "producer: %d records to %s were not stored, and the program has not looked at their Delivery: %s",
+                "producer: %d records to %s were not stored, and the program never checked their Delivery: %s",
                 self._record_count,
                 self.partition,
                 self.error,

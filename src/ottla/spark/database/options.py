@@ -130,7 +130,7 @@ def _check_table(table: str) -> str:
 def _check_batch(given: Mapping[str, str]) -> tuple[str | None, int | None]:
     sink_id, batch = given.get("sinkId"), batch_id(given, "batchId")
     if (sink_id is None) != (batch is None):
-        raise ConfigError("sinkId and batchId need each other", "Set both, inside foreachBatch, or neither.")
+        raise ConfigError("only one of sinkId and batchId is set", "Set both, inside foreachBatch, or neither.")
     if sink_id is None:
         return None, None
     if not sink_id.strip() or len(sink_id) > 100:
