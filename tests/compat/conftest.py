@@ -1,6 +1,6 @@
 """The brokers and clients of the compatibility tests.
 
-Each script runs against Ottla and, where its jars are there, against a real Apache Kafka: the same assertions
+Each script runs against Ottla and, if its jars are installed, against a real Apache Kafka: the same assertions
 hold for both. One Kafka serves the whole test run, however many workers it has; each worker has its own Ottla.
 """
 

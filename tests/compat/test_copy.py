@@ -28,7 +28,7 @@ COPY = Path(copy_command.__file__)
 PRODUCER = "ottla.client.producer.producer:AsyncProducer"
 KILLS = [
     Step("before", f"{PRODUCER}.commit_transaction", 2),  # everything is written, nothing is committed
-    Step("after", f"{PRODUCER}.commit_transaction", 2),  # committed, and nobody was told
+    Step("after", f"{PRODUCER}.commit_transaction", 2),  # committed, but the client gets no answer
 ]
 Record = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]
 
@@ -180,7 +180,7 @@ def test_a_second_copy_adds_what_is_new_and_new_partitions(clusters: Clusters, t
     assert records(clusters.target, topic, 3) == records(clusters.source, topic, 3)
 
 
-# What does not depend on whose cluster it is
+# Rules that hold between any two clusters
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_difference_is_found(both: Clusters, topic: str, capsys: pytest.Captur
     assert both.copy("--topics", topic) == 0
     with Admin(bootstrap_servers=both.source) as admin:
         admin.delete_records({(topic, 0): 3})
-    assert both.copy("--topics", topic, "--verify") == 0, "retention of the source is no difference"
+    assert both.copy("--topics", topic, "--verify") == 0, "records that the source has deleted are no difference"
     with Admin(bootstrap_servers=both.target) as admin:
         admin.delete_topics([topic])
         admin.create_topics([NewTopic(topic, 1, 1)])
@@ -265,14 +265,14 @@ def test_a_source_topic_that_was_recreated_is_refused(
     assert f"topic {topic} of the source was deleted and recreated after it was copied" in said
     with Admin(bootstrap_servers=both.target) as admin:
         admin.delete_topics([topic])
-    assert both.copy("--topics", topic) == 0, "what the error asks for helps"
+    assert both.copy("--topics", topic) == 0, "the fix that the error names works"
     assert "is empty again in the target" in capsys.readouterr().err
     assert records(both.target, topic) == records(both.source, topic)
     assert both.copy("--topics", topic, "--verify") == 0
 
 
 def test_a_first_transaction_that_was_aborted_is_no_foreign_record(both: Clusters, topic: str) -> None:
-    """It takes up offsets in the target, although the ledger knows nothing of it."""
+    """It takes up offsets in the target, although it is not in the ledger."""
     fill(both.source, topic)
     with Admin(bootstrap_servers=both.target) as admin:
         admin.create_topics([NewTopic(topic, 2, 1, {})])
@@ -353,7 +353,7 @@ def test_a_follower_finds_new_records_topics_and_groups_and_survives_an_outage(
                     try:
                         if all([await both_equal(name) for name in names]):
                             return
-                    except KafkaError:  # the topic is not there yet, or the target is away
+                    except KafkaError:  # the topic does not exist yet, or the target is down
                         pass
                     assert not following.done(), following.exception()
                     await asyncio.sleep(0.1)

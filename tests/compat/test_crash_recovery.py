@@ -1,7 +1,7 @@
 """Spec: R6. Repeated `kill -9` under load: ten rounds per test run, OTTLA_ROUNDS=100 for a hundred.
 
 A producer with idempotence keeps sending across the restarts, as an application would. At the end every
-acknowledged record is at its offset, offsets are dense, nothing came twice, and the indexes find it all.
+acknowledged record is at its offset, offsets are dense, nothing is stored twice, and the indexes find everything.
 """
 
 import functools
@@ -73,7 +73,7 @@ class Load:
                 self._producer.poll(0.05)
             self._producer.poll(0)
             if number % 50 == 0:
-                # Leave the broker some of the processor: it is what is tested.
+                # Leaves some CPU time to the broker, which is what is tested.
                 self._ending.wait(0.005)
 
     def _noted(self, error: Any, message: Any, number: int) -> None:
@@ -161,7 +161,7 @@ def test_acknowledged_records_are_neither_lost_nor_duplicated(tmp_path: Path) ->
         ) == "ok"  # fmt: skip
         load = Load(broker.bootstrap)
         for round_number in range(ROUNDS):
-            # Each round first sees new promises, so every kill hits a broker that is really at work.
+            # Each round first waits for new acknowledgements, so every kill hits a broker under load.
             before, deadline = load.promised_count, time.monotonic() + 60
             while load.promised_count < before + 200:
                 assert time.monotonic() < deadline, f"round {round_number}: no progress; {load.failed[:3]}"
@@ -181,7 +181,7 @@ def test_acknowledged_records_are_neither_lost_nor_duplicated(tmp_path: Path) ->
             assert len(promised) == load.sent[partition]
             assert all(number_of(records[offset]) == number for offset, number in promised.items())
             check_indexes(broker.bootstrap, partition, records)
-        # The load was real: each round added to it.
+        # Each round has added records.
         assert sum(load.sent) >= 200 * ROUNDS
 
 
@@ -191,7 +191,7 @@ def newest_segment(data: Path, partition: int) -> Path:
 
 @pytest.mark.parametrize("tail", ["garbage", "half a batch", "zeros", "a batch with a wrong checksum"])
 def test_a_torn_tail_of_the_log_is_truncated(tmp_path: Path, tail: str) -> None:
-    """Spec: R6. Whatever a power loss leaves after the last complete batch is removed; everything before it stays."""
+    """Spec: R6. Bytes that a power loss leaves after the last complete batch are removed; all before them stay."""
     values = [b"%d" % i for i in range(500)]
     client = foreign_clients()[0]
     from tests.support.clients import Message

@@ -48,7 +48,7 @@ def test_damaged_records_are_rejected(sides: list[Side], codec: Codec, timestamp
         else:
             # An exception that its request handler does not expect is UNKNOWN_SERVER_ERROR.
             assert their_error in (ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR), name
-    # Nothing of this was stored, and the partition accepts honest batches.
+    # None of this was stored, and the partition accepts valid batches.
     answer = ours.produce(batch(b"a", b"b", codec=codec), topic=topic)
     assert answer["responses"][0]["partition_responses"][0]["base_offset"] == 0
 

@@ -61,7 +61,7 @@ def run(ottla: Any, group: str) -> Iterator[Callable[..., Member]]:
         started.append(member)
         return member.start()
 
-    with contextlib.ExitStack() as stack:  # stops all of them, whatever one of them says
+    with contextlib.ExitStack() as stack:  # stops all of them, even if one fails
         yield start
         for member in started:
             if not member.is_stopped:
@@ -241,7 +241,7 @@ def test_cooperative_members_revoke_only_partitions_that_move(
     assert changes[-1] == Event("assigned", tuple(sorted(set(partitions) - kept)))
 
 
-# The broker goes and comes
+# The broker restarts
 
 
 @pytest.mark.parametrize("how_it_ends", ["killed", "stopped"])
@@ -321,7 +321,7 @@ def test_every_client_reads_committed_metadata(ottla: Any, admin: Admin, group: 
     admin.alter_group_offsets(group, {TopicPartition(topic, 3): CommittedOffset(14, -1, noted)})
     committed = admin.list_group_offsets(group)
     assert {p: c.offset for p, c in committed.items()} == {**expected, TopicPartition(topic, 3): 14}
-    # confluent-kafka stores the zero that ends a string in C along with it, and takes it off again on reading.
+    # confluent-kafka stores the zero that ends a string in C along with it, and removes it when it reads.
     assert {c.metadata.removesuffix("\0") for c in committed.values()} == {noted}
 
 
@@ -369,7 +369,7 @@ def test_chains_of_groups_copy_everything_while_members_come_and_go(
             else:
                 running[stage].append(copier(stage, 10 + turn))
                 everyone.append(running[stage][-1])
-            time.sleep(chance.uniform(0.1, 0.6))  # so that members come and go in the midst of the work
+            time.sleep(chance.uniform(0.1, 0.6))  # so that members come and go during the work
         last = run(ConfluentMember, stages[2], group=f"{topic}-last", client_id="last")
         await_true("everything has come through", lambda: read_by(last) == sent, [*everyone, last], 60)
         for members in running:

@@ -333,7 +333,7 @@ def test_static_members_are_replaced_and_fenced_the_same(on_both: Tell) -> None:
         first, other = story.member("ann", instance_id="desk"), story.member("bob", instance_id="chair")
         settle(first, other, partitions=story.partitions)
         outcome = [story.describe()]
-        # Under the same client id: of a static member that came back Kafka goes on to show the old one, we the new.
+        # Under the same client id: for a static member that returned, Kafka shows the old client id, Ottla the new one.
         second = story.member("ann", instance_id="desk")
         outcome += [
             story.normalized(second.join()),
@@ -491,8 +491,8 @@ def stored(story: Story) -> list[tuple[Message, bytes, Message | None, bytes | N
 
 
 def canonical(story: Story, key: Message, key_bytes: bytes, value: Message | None, value_bytes: bytes | None) -> Any:
-    """One record with its version. What is decoded must encode to the very bytes that are stored, so that what is
-    equal here, ids and times aside, is equal byte for byte."""
+    """One record with its version. A decoded record must encode to the stored bytes, so that records that are equal
+    here, apart from ids and times, are equal byte for byte."""
     assert encode_record_key(key) == key_bytes
     if value is None or value_bytes is None:
         return [story.normalized(key), None]

@@ -159,7 +159,7 @@ def test_valid_requests_with_a_few_bytes_changed(broker: Any, bystander: Bystand
                     break
                 else:
                     mutant[place:place] = chance.randbytes(3)
-            # The number of partitions is left alone: a million of them is a true request, tested apart.
+            # The number of partitions is not changed: a million of them is a valid request, which other tests cover.
             throw(broker.bootstrap, framed(bytes(mutant)))
 
 
@@ -280,7 +280,7 @@ def test_thousands_of_connections_leave_nothing_behind(broker: Any, bystander: B
     for _ in range(50):
         for _ in range(40):
             RawConnection(broker.bootstrap).close()
-        # Once this is answered the ones before were accepted: the queue of the kernel never overflows.
+        # When this is answered, the earlier ones were accepted: the kernel's queue never overflows.
         with RawConnection(broker.bootstrap) as honest:
             honest.ask(MetadataRequest(topics=[]), 4)
     assert until(lambda: len(list(Path(f"/proc/{broker.pid}/fd").iterdir())) <= before + 2), (

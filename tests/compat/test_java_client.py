@@ -1,4 +1,4 @@
-"""What only the Java client asks: its admin calls, its newest protocol versions, its default producer."""
+"""Requests that only the Java client sends: its admin calls, its newest protocol versions, its default producer."""
 
 from collections.abc import Callable
 from typing import Any

@@ -80,7 +80,7 @@ def test_aborted_transactions_of_other_clients_are_not_read(admin: Admin, broker
         writer.begin_transaction()
         for part in range(3):
             writer.produce(topic, f"{number}-{part}".encode())
-        writer.flush(PATIENCE_S)  # what is aborted has been stored first
+        writer.flush(PATIENCE_S)  # so that records are stored before they are aborted
         if number % 2:
             writer.abort_transaction(60)
         else:

@@ -89,7 +89,7 @@ def test_committed_positions_survive_in_the_group(broker: Any, filled: str, admi
         second.subscribe([filled])
         assert sorted(read(second, 8)) == list(range(100, 108))
     (group,) = admin.describe_groups([filled])
-    assert group.state == "Empty", "both said goodbye"
+    assert group.state == "Empty", "both have left the group"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -137,7 +137,7 @@ def test_commits_by_hand(broker: Any, filled: str) -> None:
         ((stored, error),) = done
         assert error is None
         assert stored[partitions[2]].offset == 11
-        assert stored[partitions[2]].leader_epoch >= 0, "of the record before it, which was read here"
+        assert stored[partitions[2]].leader_epoch >= 0, "the epoch of the record before it, which was read here"
         reader.commit()
         assert [c.offset for c in reader.committed(partitions).values() if c] == [25] * 4
         with pytest.raises(KafkaError, match="OFFSET_METADATA_TOO_LARGE"):
@@ -153,7 +153,7 @@ def test_the_iterator_commits_only_what_it_gave_out(broker: Any, filled: str) ->
         reader.commit()
         committed = reader.committed([(filled, i) for i in range(4)])
         assert sum(c.offset for c in committed.values() if c) == 10
-        assert len(read(reader, 90)) == 90, "what the iteration has left comes with the next poll()"
+        assert len(read(reader, 90)) == 90, "poll() returns the records that the iteration left"
 
 
 def test_a_listener_may_use_its_consumer(broker: Any, filled: str) -> None:
@@ -211,7 +211,7 @@ def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
             drive([other, member], lambda: len(other.assignment()) == len(member.assignment()) == 2)
             had, generation = member.assignment(), other.group_metadata().generation_id
         (group,) = admin.describe_groups([filled])
-        assert len(group.members) == 2, "it went without a word"
+        assert len(group.members) == 2, "a static member does not leave when it closes"
         with consumer(broker, filled, group_instance_id="one") as member:
             member.subscribe([filled])
             drive([other, member], lambda: member.assignment() == had)

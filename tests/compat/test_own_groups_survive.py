@@ -1,5 +1,5 @@
 """R5 with our own client and a broker that is restarted and killed: groups stay together, and chains of them lose and
-double nothing while members come and go, with every assignor."""
+duplicate nothing while members come and go, with every assignor."""
 
 import asyncio
 import itertools

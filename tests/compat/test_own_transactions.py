@@ -234,7 +234,7 @@ def test_a_prepared_transaction_outlives_its_producer(
     eventually(lambda: committed(broker.bootstrap, topic) == ["prepared"])
     eventually(lambda: place in admin.list_group_offsets(group))
     assert admin.list_group_offsets(group)[place].offset == 8
-    admin.commit_prepared(prepared)  # once more changes nothing
+    admin.commit_prepared(prepared)  # repeating it changes nothing
     with pytest.raises(TransactionFatal):
         admin.abort_prepared(prepared)
 

@@ -56,7 +56,7 @@ def test_a_topic_that_appears_causes_one_rebalance(ottla: Target, topic: str, ki
             before = [rebalances(member) for member in members]
             admin.create_topic(f"{topic}-b", partitions=3)
             await_share(members, 6)
-            time.sleep(2 * MAX_AGE_MS / 1000)  # everybody has refreshed again
+            time.sleep(2 * MAX_AGE_MS / 1000)  # all members have refreshed again
             assert [rebalances(member) - earlier for member, earlier in zip(members, before, strict=True)] == [1, 1, 1]
         finally:
             for each in members:

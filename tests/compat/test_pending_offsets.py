@@ -23,7 +23,7 @@ LIBRARIES: dict[str, Callable[[dict[str, str]], ClientLibrary]] = {"ottla": OwnL
 
 
 class Member:
-    """A consumer of a group; a new one after an error, as the workers of a run do it."""
+    """A consumer of a group; a new one after an error, as in the workers of `ottla verify`."""
 
     def __init__(self, library: ClientLibrary, group: str, topic: str) -> None:
         self._library, self._group, self._topic = library, group, topic
@@ -76,7 +76,7 @@ def test_members_do_not_start_over_while_a_transaction_holds_their_offsets(
     request: pytest.FixtureRequest, name: str, library: str
 ) -> None:
     """librdkafka by itself does, if its group rebalances meanwhile: an old answer UNSTABLE_OFFSET_COMMIT, for a
-    partition that it has lost and got again, makes it use auto.offset.reset."""
+    partition that it lost and got back, makes it use auto.offset.reset."""
     target: Target = request.getfixturevalue(name)
     topic = group = f"pending-{library}-{uuid.uuid4().hex[:6]}"
     settings = {"bootstrap.servers": target.bootstrap}

@@ -75,7 +75,7 @@ def test_an_idempotent_producer_leaves_no_gaps_and_no_duplicates(
     messages = text_messages(2000)
     client.create_topic(broker.bootstrap, topic)
     assert client.produce(broker.bootstrap, topic, messages, idempotent=True) == list(range(2000))
-    # A second producer has another id: its equal content is new records.
+    # A second producer has another id: equal content makes new records.
     assert client.produce(broker.bootstrap, topic, messages[:5], idempotent=True) == list(range(2000, 2005))
     read = client.consume(broker.bootstrap, topic, 2005)
     assert read == received(messages) + received(messages[:5], 2000)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.oracle
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_features_are_updated_and_rejected_the_same(same: Any, version: int) -> None:
-    """What would succeed is only validated: the broker is shared, and levels change what its clients do."""
+    """Requests that would succeed are only validated: the broker is shared, and levels change what its clients do."""
     name = "transaction.version"
     updates = [[(name, 2, 1)], [(name, 1, 1)], [(name, 3, 1)], [(name, -1, 1)], [("no.such", 1, 1)], []]
     if version >= 1:
@@ -58,7 +58,7 @@ def test_the_cluster_is_described_the_same(same: Any, version: int) -> None:
     def script(side: Side) -> Any:
         requests = [DescribeClusterRequest(), DescribeClusterRequest(include_cluster_authorized_operations=True)]
         if version >= 1:
-            # 1 are brokers and 2 are controllers, which only a controller describes.
+            # 1 stands for brokers, 2 for controllers, which only a controller describes.
             requests += [DescribeClusterRequest(endpoint_type=kind) for kind in (-1, 0, 2, 3)]
         if version >= 2:
             requests.append(DescribeClusterRequest(include_fenced_brokers=True))

@@ -62,7 +62,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_v0(sides: list[Side])
         frame = side.connection.receive()
         assert frame is not None, side.name
         assert frame[:6] == bytes.fromhex("000000070023"), side.name
-        # The entry for key 18 itself is there, so that the client can choose.
+        # The entry for key 18 itself is included, so that the client can choose.
         entries = [frame[10 + 6 * i : 16 + 6 * i] for i in range(int.from_bytes(frame[6:10], "big"))]
         assert any(entry[:2] == b"\x00\x12" for entry in entries), side.name
 
@@ -106,7 +106,7 @@ def test_metadata_without_name_and_id_fails_for_all_topics(same: Any, version: i
         names = [side.topic, None]
         request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names])
         answer = side.ask(request, version)
-        # From v12 on Kafka comes upon the missing name too late, and only says that something went wrong.
+        # From v12 on, Kafka notices the missing name too late and may only return UNKNOWN_SERVER_ERROR.
         errors = {answer.pop("error_code"), *(topic.pop("error_code") for topic in answer["topics"])}
         assert errors <= {ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_SERVER_ERROR}
         return answer, len(errors)

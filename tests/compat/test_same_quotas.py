@@ -174,8 +174,8 @@ def fetch(topic: str) -> FetchRequest:
 
 
 def at_the_same_pace(compare: Callable[[str], None]) -> None:
-    """Compares what both brokers say to a client with a new name. Pauses depend on the time between two requests, which
-    differs from one broker to the other on a busy machine: then there are more attempts."""
+    """Compares the answers of both brokers to a client with a new name. Pauses depend on the time between two requests,
+    which differs from one broker to the other on a busy machine: then there are more attempts."""
     for attempt in range(10):
         try:
             compare(f"limited-{attempt}")
@@ -186,7 +186,7 @@ def at_the_same_pace(compare: Callable[[str], None]) -> None:
 
 
 def test_pauses_are_as_long_as_in_kafka(clean: list[Side]) -> None:
-    """Each step is told the same pause, and the next request waits for it."""
+    """Both brokers demand the same pause after each step, and the next request waits for it."""
 
     def script(side: Side, name: str) -> dict[str, float]:
         for quota, value in ((P, 50_000.0), (C, 50_000.0)):

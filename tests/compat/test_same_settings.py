@@ -39,12 +39,12 @@ NOT_THE_SAME = {
     "sasl.enabled.mechanisms": {"read_only"},
     "sasl.jaas.config": {"read_only"},
     "sasl.mechanism.inter.broker.protocol": {"read_only"},
-    # Not set: the first listener, and whatever kind of file it is.
+    # Not set here: the first listener is used, and the kind of a file is detected.
     "security.inter.broker.protocol": {"value", "source"},
     "ssl.keystore.type": {"value", "source"},
     "ssl.truststore.type": {"value", "source"},
 }
-"""What is not the same in the description of a broker, by setting."""
+"""Differences between the two descriptions of a broker, by setting."""
 
 
 def describe(side: Side, kind: int, name: str, *, version: int = 4, keys: list[str] | None = None) -> Any:
@@ -270,7 +270,7 @@ def test_broker_defaults_apply_to_topics(same: Any) -> None:
             return entries(describe(side, TOPIC, side.topic, keys=["file.delete.delay.ms"]))
 
         def is_set() -> bool:
-            # What the whole cluster has set reaches Kafka's topics a moment after a new topic is in sight.
+            # Cluster-wide settings reach Kafka's topics a moment after a new topic is visible.
             return bool(described()["file.delete.delay.ms"]["value"] == "61000")
 
         outcomes = [alter(side, BROKER, "", (SET, "log.segment.delete.delay.ms", "61000"))]

@@ -1,4 +1,4 @@
-"""Other people's clients on a secured Ottla: each way to log in, and what each says when something is wrong.
+"""Clients of other projects on a secured Ottla: each way to log in, and their errors when something is wrong.
 
 The default lane has one login and one wrong password for each client; the whole table is in the long lane, where
 Apache Kafka gets the same mistakes and each client must answer with the same kind of error.
@@ -28,7 +28,7 @@ LOGINS = [
 ]
 
 LOG_INTERVAL_S = 10
-"""After it the broker logs again, if it had logged as many refusals as it may."""
+"""After this time the broker logs refusals again, if it had reached its limit."""
 BAD_LOGIN = r"authentication of 127\.0\.0\.1:\d+ on listener SASL_SSL failed: "
 BAD_CERTIFICATE = (
     r"TLS handshake failed: (the client does not (trust|accept) this broker's certificate"
@@ -39,7 +39,7 @@ HUNG_UP = "TLS handshake failed: the client disconnected"
 
 
 class Mistake(NamedTuple):
-    """Something wrong in the settings of a client."""
+    """A mistake in the settings of a client."""
 
     listener: str
     protocol: str
@@ -47,9 +47,9 @@ class Mistake(NamedTuple):
     """What the broker logs."""
     kind: str
     others: tuple[tuple[str, str], ...] = ()
-    """The kinds of clients that say something else, because the connection is just closed or they do not tell."""
+    """Clients that report something else, because the connection is just closed or they hide the reason."""
     later_log: str = ""
-    """What the broker may log besides, about clients that do not heed its refusal."""
+    """What else the broker may log, about clients that ignore its refusal."""
     mechanism: str = ""
     user: str = ALICE
     password: str = "wrong"
@@ -61,7 +61,7 @@ class Mistake(NamedTuple):
 NO_ALERT = (("aiokafka", "connection"),)
 # kafka-python often notices the end of the connection first.
 END_FIRST = (("kafka-python", "authentication connection"),)
-# The Java client tries again until its time is over; some others name TLS as a possible reason.
+# The Java client retries until its timeout; some others name TLS as a possible reason.
 GUESSES = (("librdkafka", "tls connection"), ("kafka-python", "tls connection"), ("kcat", "tls connection"))
 
 MISTAKES = {
@@ -138,7 +138,7 @@ def mistaken(where: SecureKafka, mistake: Mistake, token_url: str = "", token: s
 
 
 def refused(ottla: SecureOttla, client: str, name: str, topic: str) -> Outcome:
-    """Makes the mistake: the client is told, the broker logs why, and others are served."""
+    """Makes the mistake: the client reports it, the broker logs the reason, and other clients are served."""
     mistake = MISTAKES[name]
     if mistake.listener == "EXPIRED":
         time.sleep(max(0.0, ottla.expires_at + 1 - time.monotonic()))

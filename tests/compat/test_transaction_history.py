@@ -67,7 +67,7 @@ class Worker(threading.Thread):
         consumer.close()
 
     def _instance(self, consumer: Any) -> None:
-        """A producer until it meets an error that it cannot get over."""
+        """Runs a producer until an error that it cannot recover from."""
         from confluent_kafka import KafkaException, Producer
 
         producer = Producer(
@@ -129,7 +129,7 @@ class OwnWorker(Worker):
                     time.sleep(0.05)
 
     def _own_instance(self, consumer: Consumer, settings: dict[str, Any]) -> None:
-        """A producer until it meets an error that it cannot get over."""
+        """Runs a producer until an error that it cannot recover from."""
         own = {"transactional.id": f"worker-{self.number}", "transaction.timeout.ms": LIMIT_MS, "linger.ms": 1}
         own |= {"delivery.timeout.ms": LIMIT_MS, "request.timeout.ms": LIMIT_MS * 3 // 5, "max.block.ms": 2 * LIMIT_MS}
         producer = Producer(settings | own)

@@ -1,7 +1,7 @@
 """Spec: R1. The transactional copier with real processes and real kills, with librdkafka and with Ottla's client.
 
 Small in a test run; OTTLA_COPIES=100000 OTTLA_BOUNCES=20 for the size of the recipe. The output equals the input as
-a set, nothing is doubled, order is kept, and a reader that ran all the time saw the same.
+a set, nothing is duplicated, order is kept, and a reader that ran all the time saw the same.
 """
 
 import os

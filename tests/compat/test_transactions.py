@@ -60,7 +60,7 @@ def committed(broker: Any, group: str, topic: str) -> Any:
 
 
 def seen(client: Any, broker: Any, topic: str, count: int, partition: int = 0) -> list[bytes]:
-    """What a read_committed consumer sees of a partition, once so many records are there to be seen: the markers come
+    """What a read_committed consumer sees of a partition, once that many records are visible: the markers are written
     after the answer to the commit."""
     found: list[bytes] = []
 

@@ -1,4 +1,4 @@
-"""`ottla verify` against other brokers: Apache Kafka passes, and librdkafka's mock is found out. Spec: R2"""
+"""`ottla verify` against other brokers: Apache Kafka passes, and librdkafka's mock fails. Spec: R2"""
 
 import random
 import threading

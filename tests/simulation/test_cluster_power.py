@@ -92,8 +92,8 @@ def test_one_broker_loses_power_and_the_others_are_only_killed(seed: int) -> Non
 
 @each_seed(2)
 def test_one_replica_alone_acknowledges_nothing_that_two_must_have(seed: int) -> None:
-    """min.insync.replicas=2: what the leader wrote while it was alone is lost with its power, and nobody was told that
-    it was stored. A follower that was stopped before still has everything that was acknowledged (KIP-966)."""
+    """min.insync.replicas=2: records that the leader wrote while it was alone are lost with its power, and were never
+    acknowledged. A follower that was stopped before still has everything that was acknowledged (KIP-966)."""
 
     async def story(world: ClusterWorld, load: Load) -> None:
         load.sends(20)

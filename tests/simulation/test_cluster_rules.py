@@ -1,7 +1,7 @@
 """Each rule that keeps a cluster's records is switched off once, and a story fails. Spec: R7
 
-A rule without which no story fails would be a rule without a test. Rules that the simulation cannot miss, because a
-second one covers for them, are switched off in the unit tests of their module.
+If no story fails without a rule, a test is missing. Rules that another rule covers for in the simulation are switched
+off in the unit tests of their module.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def misses(switch_off: Switch, story: Callable[[int], None], *, attempts: int = 
                 story(seed)
             except (AssertionError, KafkaError):
                 return
-    raise AssertionError(f"no seed of {story.__name__} misses the rule")
+    raise AssertionError(f"no seed of {story.__name__} fails without the rule")
 
 
 def remember_who_left(patch: pytest.MonkeyPatch) -> None:

@@ -353,7 +353,7 @@ def test_a_topic_is_deleted_and_created_again_while_a_broker_is_away(seed: int) 
 
 @each_seed(2)
 def test_changes_that_two_brokers_make_at_once_are_both_kept(seed: int) -> None:
-    """Each decides from what it knows. The slower one is told, and decides again."""
+    """Each decides from what it knows. The slower one gets a conflict, and decides again."""
 
     async def story(world: ClusterWorld, load: Load) -> None:
         world.hub.delay_ms = (20, 60)

@@ -49,7 +49,7 @@ async def three_transactions(stage: ClusterStage, protocol: Protocol) -> None:
 
 
 async def killed_at(stage: ClusterStage, protocol: Protocol, victim: SimBroker, countdown: int, back_s: float) -> int:
-    """The victim dies after its n-th write, and returns a while later. How many writes there were."""
+    """The victim dies after its n-th write, and returns a while later. Returns the number of writes."""
     world, died = stage.world, asyncio.Event()
 
     def die() -> None:
@@ -115,7 +115,7 @@ def test_each_broker_may_die_after_every_write(broker_id: int, protocol: Protoco
 
 
 async def disturbed(stage: ClusterStage, protocol: Protocol, disturb: Callable[[], Awaitable[None]]) -> list[bytes]:
-    """Transactions follow each other while something happens to the brokers; what was committed."""
+    """Transactions follow each other while something happens to the brokers. Returns what was committed."""
     await settle(stage.world)
     producer = await stage.producer(protocol)
     committed: list[bytes] = []
@@ -159,7 +159,7 @@ def test_leaders_and_coordinators_move_back_and_forth(seed: int, protocol: Proto
 @PROTOCOLS
 @each_seed(2)
 def test_paused_and_separated_brokers(seed: int, protocol: Protocol) -> None:
-    """A coordinator or leader that does not know yet that it is none, and questions that get no answer."""
+    """A coordinator or leader that does not know yet that it was replaced, and questions that get no answer."""
 
     async def story(stage: ClusterStage) -> None:
         world = stage.world

@@ -30,7 +30,7 @@ def cluster() -> Iterator[OttlaCluster]:
 
 
 def victims(cluster: Cluster, story: Story) -> list[Callable[[], int]]:
-    """Whom to kill, one after the other: the broker is looked up when its turn comes."""
+    """The roles to kill, one after the other: the broker is looked up when its turn comes."""
     names = Names(SINK)
     return [
         lambda: cluster.leader(story.output),

@@ -204,7 +204,7 @@ def slow(orders):
 
 
 class SlowPipeline:
-    """A pipeline from topic orders to topic copies, with batches that wait for a word from the test."""
+    """A pipeline from topic orders to topic copies, with batches that wait for a signal from the test."""
 
     def __init__(self, directory: Path, bootstrap: str, runs: list[Run], *, first_slow: int) -> None:
         self.directory, self.bootstrap, self.runs = directory, bootstrap, runs

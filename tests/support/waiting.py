@@ -1,4 +1,4 @@
-"""Waiting for a condition as long as a slow machine may need, and judging waits in spite of other work on it."""
+"""Waiting for a condition as long as a slow machine may need, and measuring waits despite other work on it."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 300.0
-"""For what is certain to come: on a machine with many times more work than cores, it may come minutes later."""
+"""For events that are certain to happen: on a machine with many times more work than cores, they may take minutes."""
 PAUSE_S = 0.02
 """Between two checks, so that the process that is waited for gets the processor."""
 
@@ -66,7 +66,7 @@ def run_story(story: Callable[[], Coroutine[Any, Any, None]], timeout_s: float =
 def slowness() -> float:
     """How many times longer everything takes because of the other work on this machine: processes per core, at least 1.
 
-    For bounds of the clock that are themselves the claim. The load average follows the last minute; after a sudden
+    For time limits that are themselves what a test checks. The load average follows the last minute; after a sudden
     start of much work, the number of processes that want to run now is nearer to the truth.
     """
     with open("/proc/loadavg") as file:
@@ -83,10 +83,10 @@ def stretched(duration_ms: int) -> int:
 
 
 class Wait:
-    """The time that a broker let somebody wait, from now on.
+    """The time for which a broker keeps a client waiting, from now on.
 
-    Where a busy machine kept the broker from running, only its processor time counts: what it did meanwhile for others
-    is the broker's doing, a late turn is not.
+    If a busy machine keeps the broker from running, only its processor time counts: work for other clients is the
+    broker's choice, a late turn on the processor is not.
     """
 
     def __init__(self, pid: int) -> None:

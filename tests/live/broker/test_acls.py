@@ -1,4 +1,4 @@
-"""A broker with an authorizer: each permission matters, what is refused tells nothing, changes take effect at once."""
+"""A broker with an authorizer: each permission matters, a refusal reveals nothing, changes take effect immediately."""
 
 import contextlib
 import itertools

@@ -29,7 +29,7 @@ from tests.support.waiting import PATIENCE_S, Wait, eventually
 PLACES = 300
 """For peers that have not authenticated. The default is larger; this makes the test shorter."""
 MEMORY_MB = 60.0
-"""How much more the broker may take while strangers do their worst."""
+"""How much more memory the broker may use during an attack."""
 WAIT_S = 5.0
 """The longest that a client may wait meanwhile."""
 CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(193))
@@ -101,7 +101,7 @@ def test_half_a_tls_handshake_costs_little(broker: EmbeddedBroker, calm: Callabl
             with contextlib.suppress(ConnectionError):
                 peer.sendall(CLIENT_HELLO[: 1 + number % len(CLIENT_HELLO)])
         calm()
-        # A handshake that is given up in the middle, by peers that speak TLS correctly.
+        # A handshake that is aborted in the middle, by peers that speak TLS correctly.
         for _ in range(50):
             context = ssl.create_default_context(cafile=broker.client_settings["ssl.ca.location"])
             incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -173,7 +173,7 @@ def crowd(broker: EmbeddedBroker, calm: Callable[[], None], count: int) -> None:
                 calm()
         assert (cpu_seconds(broker.pid) - cpu) < 0.5 * (time.monotonic() - begun) + count / 500
         calm()
-        # Somebody who knows the password gets in, although all places are taken.
+        # A client with the right password gets in, although all places are taken.
         with ottla.Admin(broker.client_settings) as newcomer:
             newcomer.describe_cluster()
     eventually(lambda: sum(1 for _ in os.scandir(f"/proc/{broker.pid}/fd")) < 200)

@@ -17,11 +17,11 @@ PAGE_BYTES = 4096
 
 
 def page_faults(pid: int) -> int:
-    """How often the process had to be given a page of memory."""
+    """The number of page faults of the process."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[7])
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library cannot be told to keep memory")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has no mallopt()")
 def test_large_answers_use_the_same_memory_again() -> None:
     """Clearing fresh pages for every fetch was two thirds of its cost."""
     value = b"x" * 900_000

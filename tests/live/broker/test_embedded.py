@@ -1,4 +1,4 @@
-"""A broker in a child process: it comes quickly, keeps its data, and never outlives its parent."""
+"""A broker in a child process: it starts quickly, keeps its data, and never outlives its parent."""
 
 import os
 import signal

@@ -503,7 +503,7 @@ def test_consume_as_a_member_of_a_group_continues_where_it_stopped(run: Run, top
     assert first.lines == ["1", "2"]
     assert f"group {topic}: assigned {topic}-0" in first.err
     (shown,) = run("group", "describe", topic, "--json").json["partitions"]
-    assert (shown["committed_offset"], shown["lag"]) == (2, 3), "exactly what was printed is committed"
+    assert (shown["committed_offset"], shown["lag"]) == (2, 3), "exactly the printed records are committed"
     second = run("consume", topic, "-g", topic, "--exit-at-end")
     assert second.lines == ["3", "4", "5"]
     assert run("consume", topic, "-g", topic, "-e").lines == []

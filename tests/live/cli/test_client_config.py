@@ -23,7 +23,7 @@ def secure() -> Iterator[Any]:
 
 @pytest.fixture
 def properties(secure: Any, tmp_path: Path) -> Path:
-    """As a Java program has them, with what its other clients need."""
+    """As in a Java program, with settings that only its other clients need."""
     settings = secure.client_settings
     path = tmp_path / "client.properties"
     path.write_text(

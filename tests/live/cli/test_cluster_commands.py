@@ -108,7 +108,7 @@ def test_a_broker_is_stopped_only_when_the_others_can_do_without_it(
     assert needed.status == 1
     assert "2 partitions would be unavailable without broker 2: " in needed.err
     assert f"{orders}-1, {orders}-2" in needed.err
-    # Nothing of this topic needs broker 1 more than broker 0 already is missed.
+    # Broker 0 is down, so partition 0 is only on broker 1.
     assert f"{orders}-0" in run("cluster", "wait-in-sync", "--before-stopping", "1", *quick).err
     cluster.restart(0)
     assert run("cluster", "wait-in-sync", "--before-stopping", "2", "--json").status == 0

@@ -1,4 +1,4 @@
-"""Our clients and tools against a broker with SASL and ACLs: what users without a permission are told, and how soon."""
+"""Our clients and tools on a broker with SASL and ACLs: the errors for users without a permission, and how soon."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ class World:
 
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[[Story], None]:
-    """Runs a story. What clients are refused must reach them at once, not after their timeouts of 30 seconds."""
+    """Runs a story. Refusals must reach clients immediately, not after their timeouts of 30 seconds."""
 
     async def stage(story: Story) -> None:
         settings = {**Security(tmp_path).settings("SASL_PLAINTEXT", ["PLAIN"]), **AUTHORIZED}

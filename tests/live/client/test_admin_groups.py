@@ -29,13 +29,13 @@ def group(topic: str) -> str:
 @pytest.fixture
 def partitions(admin: Admin, topic: str) -> list[TopicPartition]:
     admin.create_topic(topic, partitions=3)
-    # The controller of Kafka knows it first, and a coordinator takes no offsets of a topic that it has not heard of.
+    # Kafka's controller knows the topic first; a coordinator accepts no offsets for a topic that it does not know yet.
     eventually(lambda: topic in [known.name for known in admin.list_topics()])
     return [TopicPartition(topic, i) for i in range(3)]
 
 
 def joining(bootstrap: str, group: str, topics: list[str], **how: Any) -> RawMember:
-    """One whom nobody misses, however long the machine stalls: it says something only when the test does."""
+    """A member that is not removed, however long the machine stalls. It sends only the requests of the test."""
     return RawMember(bootstrap, group, topics, session_timeout_ms=120_000, rebalance_timeout_ms=120_000, **how)
 
 
@@ -43,7 +43,7 @@ def refused(code: ErrorCode) -> Any:
     return pytest.raises(KafkaError, match=code.name)
 
 
-# Who is there
+# Groups and their members
 
 
 def test_a_group_is_listed_with_its_state_and_its_coordinator(
@@ -89,7 +89,7 @@ def test_members_are_described_with_subscription_and_assignment(
 def test_during_a_rebalance_a_member_keeps_its_old_assignment(
     admin: Admin, broker: Any, group: str, partitions: list[TopicPartition], topic: str
 ) -> None:
-    """As Apache Kafka tells it: subscriptions are told of a stable group alone, assignments always."""
+    """As in Apache Kafka: subscriptions are shown only for a stable group, assignments always."""
     bootstrap = broker.bootstrap
     with (
         joining(bootstrap, group, [topic], client_id="ann") as ann,

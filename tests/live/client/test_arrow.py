@@ -40,7 +40,7 @@ def read_table(bootstrap: str, topic: str, partitions: int = 1, **settings: Any)
         batches: list[pa.RecordBatch] = []
         deadline = monotonic() + PATIENCE_S
         while any(consumer.position(partition) < end for partition, end in ends.items()):
-            assert monotonic() < deadline, "it does not come"
+            assert monotonic() < deadline, "records are missing"
             batches.append(consumer.poll_arrow(1000))
         return pa.Table.from_batches(batches, SCHEMA)
 
@@ -187,7 +187,7 @@ def test_mixing_poll_and_poll_arrow_loses_nothing(broker: Any, admin: Admin, top
         deadline = monotonic() + PATIENCE_S
         turn = 0
         while sum(map(len, seen.values())) < 2000:
-            assert monotonic() < deadline, "it does not come"
+            assert monotonic() < deadline, "records are missing"
             turn += 1
             if turn % 3 == 0:
                 for record in consumer.poll(1000, max_records=turn % 50 + 1):

@@ -333,7 +333,7 @@ def test_a_recreated_topic_is_read_from_its_beginning(admin: Admin, broker: Any,
         assert len(consumer.poll(300_000)) == 5
         admin.delete_topics([topic])
         made = admin.create_topic(topic, partitions=1)
-        # What is written before the broker has the new metadata is deleted with the old topic.
+        # Records written before the broker has the new metadata are deleted with the old topic.
         eventually(lambda: made.topic_id in [known.topic_id for known in admin.list_topics()])
         with Producer(bootstrap_servers=broker.bootstrap) as another:
             another.send_and_wait(topic, "new")

@@ -219,7 +219,7 @@ def test_a_custom_assignor_works_in_a_live_group(broker: Any, admin: Admin, topi
         if name == "broadcast":
             eventually(lambda: shares() == [list(range(8))] * 2)
             return
-        # Without racks on the brokers' side, those who tell theirs share evenly.
+        # If the brokers have no racks, members with a rack share evenly.
         sizes = {"weighted": [2, 6], "rack by user data": [4, 4]}.get(name)
         eventually(lambda: sizes is None or [len(share) for share in shares()] == sizes)
         eventually(lambda: sorted(number for share in shares() for number in share) == list(range(8)))
@@ -279,7 +279,9 @@ def test_offsets_in_a_file_miss_nothing_when_killed(
     after = counted(marks)
     assert set(after) == set(range(COUNT))
     assert sum(after.values()) - COUNT == (len(before) if repeats else 0)
-    assert {p.partition: c.offset for p, c in admin.list_group_offsets(filled).items()} == {0: 50, 1: 50}, "lag shows"
+    assert {p.partition: c.offset for p, c in admin.list_group_offsets(filled).items()} == {0: 50, 1: 50}, (
+        "lag is visible"
+    )
 
 
 STORE = "ottla.client.stores.database_store:DatabaseOffsetStore"
@@ -298,10 +300,10 @@ def test_a_broadcast_member_is_killed_and_neither_loses_nor_repeats(
     path, group = EXAMPLES / "broadcast.py", f"g-{filled}"
     databases = {name: tmp_path / f"{name}.db" for name in ("ahead", "behind", "victim")}
     module = example("broadcast")
-    # One that has read ten records, and is away from then on.
+    # A member that has read ten records, and is gone from then on.
     behind = (broker.bootstrap, filled, group, "behind", str(databases["behind"]))
     module.run(*behind, until_records=10, max_poll_records=5)
-    # One that reads all the time, until it has seen everything.
+    # A member that reads all the time, until it has seen everything.
     total = 2 * COUNT
     ahead = threading.Thread(
         target=module.run,

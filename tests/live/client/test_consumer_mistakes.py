@@ -122,7 +122,7 @@ def test_assigned_partitions_of_an_invalid_topic_raise_the_cause(broker: Any, fi
                 consumer.poll(300_000)
             assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION
         consumer.assign([(filled, 0)])
-        assert consumer.poll(300_000), "what is not read any more is no trouble any more"
+        assert consumer.poll(300_000), "a partition that is no longer read raises no error"
 
 
 def test_the_position_of_a_missing_partition_names_the_existing_ones(broker: Any, filled: str) -> None:

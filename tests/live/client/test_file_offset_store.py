@@ -46,7 +46,7 @@ def test_two_stores_on_one_file_keep_each_others_offsets(tmp_path: Path) -> None
     two.save({SECOND: 7})
     assert FileOffsetStore(path).load([FIRST, SECOND]) == {FIRST: 10, SECOND: 7}
     one.save({FIRST: 11})
-    assert two.load([FIRST]) == {FIRST: 11}, "a partition that moves from one to the other goes on where it was"
+    assert two.load([FIRST]) == {FIRST: 11}, "a partition that moves from one to the other continues where it was"
     two.save({FIRST: 12})
     one.save({SECOND: 8})
     assert FileOffsetStore(path).load([FIRST, SECOND]) == {FIRST: 12, SECOND: 8}
@@ -63,7 +63,7 @@ def test_a_plain_pair_names_a_partition(tmp_path: Path) -> None:
 
 
 def test_a_process_killed_while_saving_does_not_block_others(tmp_path: Path) -> None:
-    """Two processes save at the same time; one dies with the lock in its hands and the new file half done."""
+    """Two processes save at the same time; one dies while it holds the lock, with half of the new file written."""
     path = tmp_path / "positions.json"
     with saver(path, 0, 50) as victim, saver(path, 1, 50) as other:
         try:
@@ -90,7 +90,7 @@ def test_a_process_killed_while_saving_does_not_block_others(tmp_path: Path) -> 
         FIRST: 50,
         SECOND: 50,
         TopicPartition("orders", 2): 3,
-    }, "nothing of what was half done, all of what was done"
+    }, "every complete save counts, and the incomplete one does not"
 
 
 def test_a_corrupt_file_is_not_overwritten(tmp_path: Path) -> None:

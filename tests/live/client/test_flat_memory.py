@@ -19,10 +19,10 @@ GROWTH_OBJECTS_MAX = 20
 
 
 def check_flat(work: Callable[[], None]) -> int:
-    """Fails if every round of work leaves something behind; gives the number of rounds.
+    """Fails if every round of work leaves something behind; returns the number of rounds.
 
     A buffer that is kept for the next time grows once or twice, and how often depends on what answers come at once.
-    A leak has no eight rounds after which there is not more.
+    With a leak, no eight rounds pass without growth.
     """
     samples: list[tuple[int, int]] = []
     tracemalloc.start()

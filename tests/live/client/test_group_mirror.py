@@ -56,7 +56,7 @@ def read(reader: Consumer, count: int) -> None:
 def test_offsets_in_a_file_show_as_the_groups_lag(
     broker: Any, filled: str, admin: Admin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In `ottla group describe`, and in the last offset before the goodbye."""
+    """In `ottla group describe`, and in the last offset before the consumer closes."""
     with Consumer(SETTINGS, bootstrap_servers=broker.bootstrap, group_id=filled) as reader:
         offsets = StoredOffsets(reader, FileOffsetStore(tmp_path / "positions.json"))
         reader.subscribe([filled], listener=offsets)
@@ -70,7 +70,7 @@ def test_offsets_in_a_file_show_as_the_groups_lag(
         shown = {row["partition"]: row for row in json.loads(capsys.readouterr().out)["partitions"]}
         assert {index: row["lag"] for index, row in shown.items()} == {0: 3, 1: 0}
         assert shown[0]["metadata"] == MARK
-        read(reader, 3)  # saved when the partitions are given up, in close()
+        read(reader, 3)  # saved when close() revokes the partitions
     assert offsets_of(admin, filled) == {0: 13, 1: 10}
     stored = FileOffsetStore(tmp_path / "positions.json").load([TopicPartition(filled, 0)])
     assert stored == {TopicPartition(filled, 0): 13}

@@ -80,7 +80,7 @@ def test_paused_partitions_keep_the_rest(consumer: Consumer, topics: tuple[str, 
     assert not consumer.poll(100)
     consumer.assign([first, other])
     assert [record[:3] for record in consumer.poll(300_000, max_records=1)] == [(topics[1], 0, 0)]
-    assert consumer.position(first) == 1, "it was not given out"
+    assert consumer.position(first) == 1, "it was not returned"
     consumer.resume([first])
     assert [record[:3] for record in consumer.poll(max_records=1)] == [(topics[0], 0, 1)]
 

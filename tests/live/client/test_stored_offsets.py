@@ -165,7 +165,7 @@ def test_partitions_missing_from_the_store_start_as_the_group_would(broker: Any,
 def test_offsets_of_lost_partitions_are_not_stored(
     broker: Any, place: TopicPartition, kind: Any, calls: list[tuple[str, int]]
 ) -> None:
-    """Somebody else may have stored more by now; or what was given out was never processed."""
+    """Another member may have stored more by now, or returned records were never processed."""
     store, following = MemoryStore({place: 5}), kind()
     with reading(broker, place) as reader:
         offsets = StoredOffsets(reader, store, following)
@@ -288,7 +288,7 @@ def test_the_next_listener_of_a_blocking_consumer_must_not_be_async(broker: Any,
 
 
 def test_a_transaction_repeated_after_a_rollback_stores_the_offsets_again() -> None:
-    """Spec: E10. They went with the results. Left out of the second try, they would let every result be made twice."""
+    """Spec: E10. They are stored with the results. Without them, the second attempt would write every result twice."""
     place = TopicPartition("t", 0)
 
     async def story(world: World) -> None:

@@ -115,10 +115,10 @@ def test_transform(broker: Any, source: str, admin: Admin, guarantee: str, when:
     missing, repeated = set(range(COUNT)) - set(found), len(found) - len(set(found))
     if guarantee == "exactly-once":
         assert found == list(range(COUNT))
-    elif guarantee == "at-least-once":  # the third lot is stored before its commit, and comes again without it
+    elif guarantee == "at-least-once":  # the third batch is stored before its commit, and read again without it
         assert not missing
         assert repeated == (20 if when == "before" else 0)
-    else:  # the third lot is committed before it is processed, and lost when nothing comes of that
+    else:  # the third batch is committed before it is processed, and lost if it is not processed
         assert not repeated
         assert len(missing) == (0 if when == "before" else 20)
 

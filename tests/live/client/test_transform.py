@@ -26,7 +26,7 @@ PARTITIONS = 2
 
 
 class Topics:
-    """A topic of numbers, and one for what becomes of them."""
+    """A topic of numbers, and one for the results."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         self.bootstrap = bootstrap
@@ -124,7 +124,7 @@ def test_at_most_once_repeats_nothing(topics: Topics) -> None:
     run_with_failures(topics, "at-most-once")
     counted = Counter(topics.output())
     assert set(counted.values()) == {1}
-    assert COUNT - 3 * 7 <= len(counted) < COUNT, "what was polled with the failing record is gone"
+    assert COUNT - 3 * 7 <= len(counted) < COUNT, "records that were polled with the failing record are lost"
 
 
 def test_members_share_the_work_and_write_everything_once(topics: Topics) -> None:
@@ -198,7 +198,7 @@ def test_a_member_removed_while_it_worked_continues(topics: Topics, guarantee: s
     counted = Counter(topics.output())
     assert set(counted) == set(range(COUNT)), "none is missing, as nobody crashed"
     if guarantee == "at-least-once":
-        assert 7 >= sum(counted.values()) - COUNT > 0, "what could not be committed was written again"
+        assert 7 >= sum(counted.values()) - COUNT > 0, "results that could not be committed were written again"
     else:
         assert sum(counted.values()) == COUNT
     assert topics.run(lambda record: record.value, guarantee).consumed == 0
@@ -292,7 +292,7 @@ ottla.transform(lambda record: record.value, source, to, group_id=group, bootstr
 
 
 def test_ctrl_c_aborts_the_open_transaction(topics: Topics) -> None:
-    """Left open, it would hold up all who read committed records until it timed out."""
+    """If it stayed open, it would block read_committed consumers until it timed out."""
     command = [sys.executable, "-c", CHILD, topics.bootstrap, topics.source, topics.to, topics.group]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -363,7 +363,7 @@ def test_assigned_partitions_need_a_transactional_id_and_then_work(topics: Topic
 
 
 def test_records_of_an_aborted_transaction_are_read_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spec: E9. A transaction that the cluster refuses is done again, in order and with the records after it."""
+    """Spec: E9. A transaction that the cluster refuses is repeated, in order and with the records after it."""
     send_offsets, calls = AsyncProducer.send_offsets_to_transaction, 0
 
     async def refuse_some(self: AsyncProducer, *arguments: Any, **options: Any) -> None:
@@ -394,7 +394,7 @@ def test_an_error_names_the_record(topics: Topics) -> None:
 
 
 def test_results_that_cannot_be_written_are_refused(topics: Topics) -> None:
-    """Exactly once it is an error, and nothing of its transaction is seen; at most once it is counted."""
+    """With exactly-once it is an error, and nothing of its transaction is visible; with at-most-once it is counted."""
 
     def function(record: ConsumerRecord) -> bytes | None:
         return b"x" * 5_000 if number_of(record) == 0 else record.value

@@ -38,7 +38,7 @@ def test_clients_continue_when_the_leader_is_killed(cluster: OttlaCluster, topic
 
 
 def test_a_client_that_asks_right_after_a_kill_gets_the_new_leader(cluster: OttlaCluster, topic: str) -> None:
-    """The answer waits for the election. A client that hears of the dead leader again would wait for its back-off.
+    """The answer waits for the election. A client that gets the dead leader again would wait for its back-off.
 
     It waits for half a second: on a busy machine an election may take longer, so it has more than three attempts.
     """
@@ -70,7 +70,7 @@ def test_a_rolling_restart_is_not_noticed(cluster: OttlaCluster, topic: str) -> 
 def test_a_broker_that_stops_names_the_new_leader_before_it_closes_connections(
     cluster: OttlaCluster, topic: str
 ) -> None:
-    """A client that hears of the new leader moves at once; one that loses its connection has to look for it."""
+    """A client that learns of the new leader moves immediately; one that loses its connection has to look for it."""
     cluster.create_topic(topic)
     leaving = cluster.nodes[cluster.leader(topic)]
     with RawConnection(leaving.bootstrap) as connection:

@@ -37,7 +37,7 @@ def test_the_others_go_on_when_a_broker_dies_or_hangs_inside_a_metadata_commit(
 
             def die_in_a_commit() -> None:
                 trigger.touch()
-                # The commit that kills the broker: nobody hears of it.
+                # The commit that kills the broker: no other broker learns of it.
                 asking = threading.Thread(target=_ask_in_vain, args=(cluster, f"{topic}-never", victim.id), daemon=True)
                 asking.start()
                 eventually(lambda: not trigger.exists())

@@ -22,7 +22,7 @@ FAILOVER_S = LEASE_S + 0.5
 BUSY_S = stretched(3_000) / 1000
 """Added to every bound: the machine that runs the tests is busy."""
 BACK_OFF_S = stretched(6_000) / 1000
-"""A client that asks just before the election hears of the dead leader again, and asks later: librdkafka took up to
+"""A client that asks just before the election gets the dead leader again, and asks later: librdkafka took up to
 five more seconds."""
 CLIENTS = ("ottla", "confluent-kafka")
 

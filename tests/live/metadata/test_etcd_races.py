@@ -28,7 +28,7 @@ def url(etcd: EtcdCluster) -> str:
 def test_a_commit_that_arrives_just_before_its_repetition_is_executed_once(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its session has looked, and not found it. Only then it arrives."""
+    """It arrives only after its session has looked for it and not found it."""
     original = EtcdClient.call
     late: list[Coroutine[Any, Any, Any]] = []
     is_armed = False
@@ -137,7 +137,7 @@ def test_a_watch_that_is_silent_while_etcd_answers_is_replaced(url: str, monkeyp
 def test_a_large_commit_abandoned_before_its_commit_point_does_not_block_others(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its session goes on living, and with it the lock: the session removes it itself."""
+    """Its session lives on, and so does the lock: the session removes it itself."""
 
     async def fail(self: LargeCommits, *_: Any) -> None:
         raise SessionError("etcd did not answer")

@@ -95,7 +95,7 @@ def enable_passwords(etcd: EtcdCluster) -> None:
 
 
 def test_a_change_of_users_makes_tokens_void_and_the_session_goes_on(etcd_program: str, tmp_path: Path) -> None:
-    """With JWT as tokens: etcd then calls the token old, which is another error than that of one that has expired."""
+    """With JWT as tokens: etcd then reports an old token, which is another error than the one for an expired token."""
     private, public = tmp_path / "jwt.key", tmp_path / "jwt.pem"
     subprocess.run(["openssl", "genrsa", "-out", private, "2048"], check=True, capture_output=True)
     subprocess.run(["openssl", "rsa", "-in", private, "-pubout", "-out", public], check=True, capture_output=True)
@@ -145,7 +145,7 @@ def test_a_user_needs_the_password_and_the_prefix_and_tokens_are_renewed(
         started = time.monotonic()
         with pytest.raises(OttlaError) as caught:
             asyncio.run(commit_once(EtcdStore(parse_location(guarded.url(prefix)), wrong)))
-        assert time.monotonic() - started < 5 * slowness(), "it does not wait for what cannot get better"
+        assert time.monotonic() - started < 5 * slowness(), "it does not retry an error that cannot go away"
         problems.append(f"{caught.value.message} {caught.value.hint}")
     assert "authentication failed, invalid user ID or password" in problems[0]
     assert "permission denied" in problems[1]

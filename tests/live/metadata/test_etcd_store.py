@@ -201,7 +201,7 @@ def test_a_session_is_not_confirmed_when_etcd_is_out_of_reach_for_its_timeout(et
                 way.cut()
                 await eventually_async(lambda: bool(was_confirmed))
                 assert was_confirmed == [False], "it knew before the others"
-                assert not expired.is_set(), "etcd has not told it yet"
+                assert not expired.is_set(), "etcd has not reported it yet"
                 way.mend()
                 await expired.wait()
                 with pytest.raises(SessionExpired):
@@ -439,7 +439,7 @@ def test_a_large_commit_that_another_session_completes_succeeds(
 
 @pytest.fixture
 def held_journal(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Large commits wait before they write their journal: (they are there, they may go on)."""
+    """Large commits wait before they write their journal: the events (they wait, they may continue)."""
     arrived, go_on = asyncio.Event(), asyncio.Event()
     original = LargeCommits._write_journal  # noqa: SLF001
 
@@ -455,7 +455,7 @@ def held_journal(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asynci
 def test_others_do_not_commit_while_a_large_commit_is_prepared(
     etcd: EtcdCluster, prefix: str, held_journal: tuple[asyncio.Event, asyncio.Event]
 ) -> None:
-    """What it has checked must stay true until it is applied."""
+    """Its conditions must stay true until it is applied."""
     arrived, go_on = held_journal
 
     async def story() -> None:
@@ -482,7 +482,7 @@ def test_others_do_not_commit_while_a_large_commit_is_prepared(
 def test_a_large_commit_fails_if_a_session_ends_on_which_it_depends(
     etcd: EtcdCluster, prefix: str, held_journal: tuple[asyncio.Event, asyncio.Event]
 ) -> None:
-    """Leases end whatever is locked: a controller that was replaced must not decide anything."""
+    """Leases end even while keys are locked: a controller that was replaced must not decide anything."""
     arrived, go_on = held_journal
 
     async def story() -> None:

@@ -1,6 +1,6 @@
 """Other Kafka clients behind one small interface, so that one script runs with each of them.
 
-A script says what to do in these words; a client does it its own way, with its own versions of the protocol.
+A script uses these calls; each client executes them its own way, with its own versions of the protocol.
 Outcomes are plain values and Kafka's published error names, so that clients and brokers can be compared.
 """
 

@@ -1,4 +1,4 @@
-"""Other Kafka clients with TLS and SASL: each logs in, sends records and reads them, or tells in its own words why not.
+"""Other Kafka clients with TLS and SASL: each logs in, sends and reads records, or reports in its own words why not.
 
 >>> attempt("kcat", Login("localhost:9093", "SSL", authority="ca.pem"), "topic")
 Outcome(kind='ok', text='')
@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE_S, slowness, stretched
 RECORDS = [b"%d" % number for number in range(5)]
 TIMEOUT_S = PATIENCE_S
 REFUSAL_S = 20.0
-"""By then a client has said what is wrong: none of these mistakes is one to wait out."""
+"""Every client fails within this time: none of these mistakes goes away by waiting."""
 ALLOWED_URLS = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
 MODULES = "org.apache.kafka.common.security"
 
@@ -214,7 +214,7 @@ java = _Java()
 
 @contextmanager
 def captured(logger: str) -> Iterator[list[str]]:
-    """What a library logs, where it tells the reason of a failure nowhere else."""
+    """The log of a library that reports the reason of a failure nowhere else."""
     lines: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Producers of several clients that send all the time and note every acknowledgement: what a fault costs shows here.
+"""Producers of several clients that send all the time and record every acknowledgement: they show the cost of a fault.
 
 Each sends numbered values to all partitions of a topic in turn, at a steady rate, with idempotence and acks=all. No
 value is sent twice by the test, so a value that is stored twice was duplicated by a client or a broker.

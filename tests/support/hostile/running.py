@@ -140,7 +140,7 @@ def await_ready(process: subprocess.Popen[str]) -> None:
 
 
 def is_over(attackers: subprocess.Popen[str]) -> bool:
-    """Whether the attackers attack no more; they may still wait for their last responses."""
+    """Whether the attackers have stopped; they may still wait for their last responses."""
     assert attackers.stdout is not None
     return bool(select.select([attackers.stdout], [], [], 0)[0]) and attackers.stdout.readline() == "over\n"
 

@@ -259,7 +259,7 @@ class Cluster:
         return time.monotonic() - started
 
     def restore(self) -> None:
-        """Resumes what is paused and starts what is not running."""
+        """Resumes paused brokers and starts those that do not run."""
         for node in self.nodes.values():
             if node.is_paused and node.is_running:
                 node.resume()

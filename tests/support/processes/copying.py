@@ -1,7 +1,7 @@
 """The transactional copier over processes: what it copies, the copiers, and a reader that runs all the time. Spec: R1.
 
 The copiers are copier_process (librdkafka) and own_copier_process (Ottla's client). `check_copy` says what must hold:
-the output equals the input, nothing is doubled, order is kept, and the reader saw the same.
+the output equals the input, nothing is duplicated, order is kept, and the reader saw the same.
 """
 
 import os
@@ -45,7 +45,7 @@ class Copiers:
         return all(process.poll() == 0 for process in self.processes)
 
     def finish(self, deadline: float) -> None:
-        """Waits until all have come to the end; one that fell over is started again."""
+        """Waits until all have finished; one that failed is started again."""
         while not self.are_done:
             assert time.monotonic() < deadline, [process.poll() for process in self.processes]
             for number, process in enumerate(self.processes):
@@ -151,10 +151,10 @@ def check_copy(
     finally:
         copiers.close()
     for partition, values in wanted.items():
-        assert len(seen[partition]) == len(set(seen[partition])), "nothing is doubled"
+        assert len(seen[partition]) == len(set(seen[partition])), "a record was duplicated"
         assert sorted(seen[partition], key=int) == values
         # Members of a group hand partitions over, and each hand-over is at a committed position.
-        assert seen[partition] == values, "order is kept"
+        assert seen[partition] == values, "records changed their order"
     await_settled(bootstrap, partitions)
 
 

@@ -362,7 +362,7 @@ def create_topics(names: Names, version: int) -> Made:
 
 @makes(ApiKey.DELETE_TOPICS)
 def delete_topics(names: Names, version: int) -> Made:
-    """What may be deleted does not exist: the brokers are shared."""
+    """The resources to delete do not exist: the brokers are shared."""
     request = _request(ApiKey.DELETE_TOPICS)
     grants = [
         _on(Operation.DESCRIBE, TOPIC, names.seen),
@@ -631,7 +631,7 @@ def describe_cluster(names: Names, version: int) -> Made:
 
 @makes(ApiKey.DESCRIBE_QUORUM)
 def describe_quorum(names: Names, version: int) -> Made:
-    """Only refused: what is answered otherwise is about KRaft."""
+    """Only refusals are compared: other answers are about KRaft."""
     request = _request(ApiKey.DESCRIBE_QUORUM)
     topic = request.TopicData(topic_name="__cluster_metadata", partitions=[request.PartitionData(partition_index=0)])
     yield "", request(topics=[topic]), []
@@ -750,5 +750,5 @@ def alter_user_scram_credentials(names: Names, version: int) -> Made:
 @makes(ApiKey.SASL_HANDSHAKE)
 @makes(ApiKey.SASL_AUTHENTICATE)
 def sasl(names: Names, version: int) -> Made:
-    """Nobody is anybody yet."""
+    """Sent before a client has an identity."""
     yield from ()

@@ -19,7 +19,7 @@ from tests.support.wire.raw import RawConnection, Side
 ADMIN = "127.0.0.1"
 SETTINGS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    # Until the first ACLs are there, which make it meaningless: there are ACLs for every resource then.
+    # Needed until the first ACLs exist. From then on every resource has ACLs, so it has no effect.
     "allow.everyone.if.no.acl.found": "true",
     "node.id": "1",
 }

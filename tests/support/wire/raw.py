@@ -222,7 +222,7 @@ def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
     ['.a[1]: ours 2, theirs 3']
     """
     if place.endswith(".error_message") and ours and not theirs:
-        return []  # saying more about an error is no difference that a client minds
+        return []  # clients do not care about the details of an error text
     if isinstance(ours, dict) and isinstance(theirs, dict) and ours.keys() == theirs.keys():
         return [line for key in ours for line in differences(ours[key], theirs[key], f"{place}.{key}")]
     if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple) and len(ours) == len(theirs):

@@ -26,7 +26,7 @@ QUICK = {"reconnect_backoff_ms": 20, "reconnect_backoff_max_ms": 200, "retry_bac
 
 
 class Load:
-    """What the clients of one story did, and what they were told."""
+    """What the clients of one story did, and the answers they got."""
 
     def __init__(self, world: ClusterWorld, ledger: Ledger, *, partitions: int = 2) -> None:
         self.world = world

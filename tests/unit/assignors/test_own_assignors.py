@@ -43,7 +43,7 @@ def test_a_partition_goes_to_a_member_in_the_rack_of_its_leader() -> None:
     subscriptions = {member: RackByUserDataAssignor(rack).subscription(["t"]) for member, rack in racks.items()}
     assert {s.user_data for s in subscriptions.values()} == {b"r1", b"r2", b"r9"}
     shares = names(run_assignor(RackByUserDataAssignor(), cluster, subscriptions))
-    # r3 has no member and the last has no leader: they go to who has least, first d, then a.
+    # r3 has no member and the last has no leader: they go to the members with the fewest partitions, first d, then a.
     assert shares == {"a": ["t-0", "t-5"], "b": ["t-1"], "c": ["t-2", "t-3"], "d": ["t-4"]}
 
 

@@ -1,4 +1,4 @@
-"""Partitions that a broker cannot store are handed over: together, again after a failure, but not round and round."""
+"""Partitions that a broker cannot store are handed over: together, again after a failure, but not in circles."""
 
 import asyncio
 import random

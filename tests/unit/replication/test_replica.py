@@ -331,7 +331,7 @@ def test_a_follower_can_join_when_it_has_everything_committed_and_the_start_of_t
     assert partition.may_join(2)
     assert not partition.may_join(1), "it is in the in-sync set already"
     partition.fetches(2, 6)
-    assert not partition.may_join(2), "it has not everything committed"
+    assert not partition.may_join(2), "it does not have every committed record"
 
 
 def test_a_follower_that_is_not_caught_up_cannot_join() -> None:

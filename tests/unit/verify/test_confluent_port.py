@@ -1,4 +1,4 @@
-"""The port to librdkafka survives what that library does not keep."""
+"""The port to librdkafka survives calls of that library that ignore their timeouts."""
 
 import threading
 from types import SimpleNamespace

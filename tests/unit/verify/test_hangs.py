@@ -34,7 +34,7 @@ def blocked() -> Iterator[Callable[[], None]]:
 
 
 class FakeCluster:
-    """Three brokers of which nothing is true; `restore` is what the test says."""
+    """Three brokers that do not exist; `restore` is what the test says."""
 
     brokers = (0, 1, 2)
     has_remote_store = False

@@ -1,4 +1,4 @@
-"""Attempts to get in, or to more than one may, on listeners with SASL and TLS."""
+"""Attempts to log in, or to do more than a user may, on listeners with SASL and TLS."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ METADATA = encode_request(3, 1, 77, "test", MetadataRequest(topics=[]))
 def test_a_request_in_the_same_packet_as_the_token_is_not_served(
     security: Security, tmp_path: Path, password: str
 ) -> None:
-    """Nor is one behind a token that is right: a client waits for the answer first."""
+    """Not even after a correct token: a client must wait for the answer first."""
 
     async def story() -> None:
         async with running_broker(tmp_path, sasl_settings(security, "PLAIN")) as broker, connected(broker) as client:

@@ -1,4 +1,4 @@
-"""Failed authentications are counted and logged once, whatever the client does after it was told."""
+"""Failed authentications are counted and logged once, whatever the client does after the failure."""
 
 import asyncio
 import logging

@@ -456,7 +456,7 @@ def test_sasl_requests_on_a_plain_listener_are_an_illegal_state(tmp_path: Path) 
 
 
 def test_a_session_ends_unless_the_client_authenticates_again(security: Security, tmp_path: Path) -> None:
-    """KIP-368. Time is not waited for: the broker has a clock that the test moves."""
+    """KIP-368. The test does not wait: it moves the broker's clock."""
     now = 0
 
     async def story() -> None:

@@ -200,8 +200,8 @@ def test_a_higher_watermark_is_sent_a_little_later_if_there_are_no_records(world
 
 
 def test_a_follower_that_asks_again_gets_the_high_watermark_again(world: DataWorld) -> None:
-    """It ignores the answer to its last request, because that one asked something else: whatever that answer said, it
-    does not know it."""
+    """It ignores the answer to its previous request, which asked for something else, and does not know what that answer
+    said."""
     world.topic("orders", partitions=1, replicas=(0, 1, 2))
     follower = FollowerSession(world)
     follower.start(1)

@@ -140,7 +140,7 @@ def services(
         ((0, 1, 2), (0, 2), 2, True),  # this broker is not in sync itself: nothing is lost
         ((0, 1, 2), (0, 1), 1, True),
         ((0, 1, 2), (1,), 1, False),  # nobody could lead
-        ((0, 1, 2), (0, 1, 2), 3, True),  # never protected: to wait would be to wait forever
+        ((0, 1, 2), (0, 1, 2), 3, True),  # never protected: waiting would take forever
         ((1,), (1,), 1, True),  # the same
         ((0, 1), (1,), 2, False),  # another replica may be back soon
         ((0, 2), (0,), 2, True),  # not a replica of this broker

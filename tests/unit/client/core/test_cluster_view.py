@@ -46,7 +46,7 @@ def response(
 
 
 def answer(seen: ClusterView, message: MetadataResponse, now: int) -> list[str]:
-    """Polls, expects a request, answers it; gives the topics asked for."""
+    """Polls, expects a request, answers it; returns the topics asked for."""
     (request,) = seen.poll(now).requests
     asked = [topic.name for topic in request.build(13).topics]
     request.on_response(message, 13, now)
@@ -199,7 +199,7 @@ def test_a_deleted_topic_is_gone() -> None:
 
 
 def test_an_idle_topic_is_forgotten() -> None:
-    """So that a producer does not bring back, by asking, a topic that somebody deleted."""
+    """So that requests of a producer do not recreate a deleted topic."""
     seen = view(max_idle_ms=1_000)
     seen.want("old", 0)
     seen.want("new", 0)

@@ -39,7 +39,7 @@ class Failing:
 
 
 class FailingCallback:
-    """Asks once, and fails when it hears the answer."""
+    """Asks once, and fails when it gets the answer."""
 
     def __init__(self) -> None:
         self.has_heard = self.has_asked = False

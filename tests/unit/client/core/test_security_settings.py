@@ -1,4 +1,4 @@
-"""TLS and SASL from the settings of Java, librdkafka and Python programs, and what is told of mistakes."""
+"""TLS and SASL from the settings of Java, librdkafka and Python programs, and the errors for mistakes."""
 
 import ssl
 from pathlib import Path

@@ -13,7 +13,7 @@ P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class NotingAssignor(RangeAssignor):
-    """`range`, which writes down what it is told."""
+    """`range`, which records its arguments."""
 
     name = "noting"
 
@@ -25,7 +25,7 @@ class NotingAssignor(RangeAssignor):
 
 
 class Diary(RebalanceListener):
-    """Writes down its calls, with the offsets that are committed at that moment."""
+    """Records its calls, with the offsets that are committed at that moment."""
 
     def __init__(self, world: World, events: list[str]) -> None:
         self.world = world

@@ -1,4 +1,4 @@
-"""A transaction that was open for too long, or that lacks a record, cannot be committed: what the producer says, and
+"""A transaction that was open for too long, or that lacks a record, cannot be committed: what the producer reports, and
 how it continues. A whole broker in a simulated world. Spec: E1, E3.
 """
 

@@ -156,7 +156,7 @@ def test_an_open_transaction_is_aborted_first(expected: tuple[int, int] | None) 
 @pytest.mark.parametrize("expected", [(8, 5), (7, 4), (7, 6), (6, LAST_CLIENT_EPOCH)])
 def test_an_open_transaction_is_not_touched_by_unknown_or_stale_producers(expected: tuple[int, int]) -> None:
     """Clients that were fenced may try to bump the epoch they had (KIP-360). Kafka lets that abort the transaction of
-    their innocent successor; here who names an epoch has to name the one that works."""
+    their innocent successor; here a client that names an epoch must name the current one."""
     world = world_with(stored(S.ONGOING, previous_producer_id=6))
     assert world.init(expected=expected) is ErrorCode.PRODUCER_FENCED
     assert world.state == "Ongoing"

@@ -1,4 +1,4 @@
-"""`sasl.jaas.config`: what it holds, and the errors for what it cannot be."""
+"""`sasl.jaas.config`: what it contains, and the errors for invalid values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The server's side of each mechanism: who gets in, and what those who do not get in can learn."""
+"""The server's side of each mechanism: who gets in, and what others can learn."""
 
 import asyncio
 import json
@@ -151,7 +151,7 @@ def test_a_good_bearer_token_says_who_the_client_is() -> None:
 
 
 def test_a_bad_bearer_token_is_refused_in_two_steps() -> None:
-    """The client is told as JSON; it acknowledges, and the exchange fails (RFC 7628)."""
+    """The client gets the error as JSON; it acknowledges, and the exchange fails (RFC 7628)."""
     here, there = OauthBearerServer(verify), OauthBearerExchange("bad")
     outcome = asyncio.run(here.answer(there.first()))
     assert outcome.user is None
