@@ -52,7 +52,7 @@ def all_run(members: EtcdCluster, cluster: EtcdBrokers) -> Iterator[None]:
         elif member.is_paused:
             member.resume()
     for way in cluster.ways.values():
-        way.mend()
+        way.restore()
     members.await_ready()
     cluster.restore()
 
@@ -128,7 +128,7 @@ def test_a_broker_is_cut_off_from_etcd(cluster: EtcdBrokers, topic: str, role: s
         while any(state.leader == victim for state in cluster.describe(topic, _other(cluster, victim))):
             assert time.monotonic() < deadline, "nobody took over"
             time.sleep(0.05)
-        way.mend()
+        way.restore()
         cluster.await_in_sync(topic)
         load.finish()
 

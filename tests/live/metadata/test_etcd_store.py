@@ -123,7 +123,7 @@ def test_an_unknown_outcome_is_reported_when_etcd_stays_away(
                     patch.setattr(session_writes, "ANSWER_TIMEOUT_S", 0.3)
                     with pytest.raises(StoreUnavailable):
                         await store.commit([Set("/a", b"1")])
-                way.mend()
+                way.restore()
                 # What was sent may have arrived: it is settled before the next commit, never in between.
                 await store.commit([Set("/a", b"2")])
                 await store.sync()
@@ -150,7 +150,7 @@ def test_a_watch_that_goes_silent_is_continued_without_a_gap(etcd: EtcdCluster, 
                 for number in range(1, 5):
                     await bob.commit([Create(f"/{number}", b"")])
                 way.reset()  # bytes that waited are lost
-                way.mend()
+                way.restore()
                 await eventually_async(lambda: heard == [f"/{number}" for number in range(5)])
                 assert ann.session_id
                 await ann.sync()
@@ -172,7 +172,7 @@ def test_after_a_compaction_watchers_get_the_difference_as_one_step(etcd: EtcdCl
                 revision = etcd.members[0].ask("kv/range", {"key": "AA=="})["header"]["revision"]
                 etcd.members[0].ask("kv/compaction", {"revision": revision, "physical": True})
                 way.reset()
-                way.mend()
+                way.restore()
                 await eventually_async(lambda: bool(steps))
                 assert steps == [{"/changed": b"3", "/removed": None, "/new": b""}]
                 await bob.commit([Set("/same", b"x")])
@@ -202,7 +202,7 @@ def test_a_session_is_not_confirmed_when_etcd_is_out_of_reach_for_its_timeout(et
                 await eventually_async(lambda: bool(was_confirmed))
                 assert was_confirmed == [False], "it knew before the others"
                 assert not expired.is_set(), "etcd has not reported it yet"
-                way.mend()
+                way.restore()
                 await expired.wait()
                 with pytest.raises(SessionExpired):
                     await ann.commit([Create("/late", b"")])
@@ -221,7 +221,7 @@ def test_a_session_survives_an_absence_of_etcd_that_is_shorter_than_its_lease(et
                 way.reset()
                 way.cut()
                 await asyncio.sleep(1.0)
-                way.mend()
+                way.restore()
                 await store.commit([Create("/a", b"")])
                 assert store.session_id == session_id
                 assert store.is_confirmed

@@ -13,7 +13,7 @@ def test_another_member_leads_when_the_leader_is_killed_and_a_cut_way_is_silent(
         first.client_port = way.proxies[etcd_of_three.members.index(first)].port
         with pytest.raises(TimeoutError):
             first.ask("maintenance/status", {}, timeout_s=0.2)
-        way.mend()
+        way.restore()
         first.ask("maintenance/status", {})
         first.client_port = port
     first.kill()

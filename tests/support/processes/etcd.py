@@ -5,7 +5,7 @@
 ...     etcd.leader().kill()                         # SIGKILL; also stop, pause, resume and start, which waits
 ...     etcd.restart()                               # all members at once, with their data
 ...     with etcd.proxied() as way:                  # a way of its own to every member, for one client
-...         way.url("/ottla"); way.cut(); way.mend() # silent: nothing arrives, nothing is refused
+...         way.url("/ottla"); way.cut(); way.restore() # silent: nothing arrives, nothing is refused
 
 The program is found in `.extras/etcd` (`./run setup-extras`), else on the PATH. `NoEtcd` says what is missing; tests
 use the fixtures in tests/live/conftest.py, which skip with that text.
@@ -253,7 +253,7 @@ class EtcdCluster:
 
     @contextlib.contextmanager
     def proxied(self) -> "Iterator[Proxies]":
-        """A way to every member that can be cut and mended, for one client."""
+        """A way to every member that can be cut and restored, for one client."""
         with contextlib.ExitStack() as stack:
             ways = [stack.enter_context(Proxy(member.client_port)) for member in self.members]
             yield Proxies(ways, "etcds" if self.scheme == "https" else "etcd")
@@ -292,7 +292,7 @@ class Proxy:
     def cut(self) -> None:
         self._call(self._open.clear)
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         self._call(self._open.set)
 
     def reset(self) -> None:
@@ -374,9 +374,9 @@ class Proxies:
         for proxy in self.proxies:
             proxy.cut()
 
-    def mend(self) -> None:
+    def restore(self) -> None:
         for proxy in self.proxies:
-            proxy.mend()
+            proxy.restore()
 
     def reset(self) -> None:
         for proxy in self.proxies:
