@@ -396,7 +396,7 @@ def test_a_bigint_does_not_fit_an_integer_column_of_postgres(postgres: Path) -> 
             "exactly-once?",
         ),
         ({"url": "sqlite:///a.db", "table": "t", "upsertKeys": "a,a"}, "contains a column twice", "once"),
-        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s"}, "only one of sinkId and batchId is set", "foreachBatch"),
+        ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s"}, "only one of sinkId and batchId", "foreachBatch"),
         ({"url": "sqlite:///a.db", "table": "t", "sinkId": "s", "batchId": "x"}, "batchId is 'x'", "foreachBatch"),
         ({"url": "sqlite:///a.db", "table": "t", "busyTimeoutMs": "1s"}, "busyTimeoutMs is '1s'", "whole number"),
     ],

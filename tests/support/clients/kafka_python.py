@@ -125,8 +125,13 @@ class KafkaPython(ForeignClient):
     def _admin(self, bootstrap: str) -> Iterator[Any]:
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
+        from kafka.net.manager import KafkaConnectionManager
 
         limit_ms = int(TIMEOUT_S * 1000)
+        # The admin client has no setting for the ten seconds that a connection may take to open.
+        KafkaConnectionManager.DEFAULT_CONFIG.update(
+            socket_connection_setup_timeout_ms=limit_ms, socket_connection_setup_timeout_max_ms=limit_ms
+        )
         admin = KafkaAdminClient(
             bootstrap_servers=bootstrap, request_timeout_ms=limit_ms, bootstrap_timeout_ms=limit_ms
         )

@@ -75,19 +75,20 @@ class Member(RebalanceListener):
             group_id="g", partition_assignment_strategy=self.scene.strategy, client_id=self.name, **settings
         )
         self.consumer = consumer
-        async with consumer:
-            await consumer.subscribe(["t"], listener=self)
-            while not self.stops:
-                records = await consumer.poll(200, max_records=7)
-                for record in records:
-                    self.scene.processed.append((record.partition, record.offset))
-                pause_s, self.pause_s = self.pause_s, 0.0
-                await asyncio.sleep(pause_s)
-                if records:
-                    try:
-                        await consumer.commit(timeout_ms=5_000)
-                    except KafkaError:
-                        pass  # fenced, rebalancing or unreachable: the records are read again
+        # Not `async with`: the coroutine of a killed member is dropped here, and must not try to close the consumer.
+        await consumer.subscribe(["t"], listener=self)
+        while not self.stops:
+            records = await consumer.poll(200, max_records=7)
+            for record in records:
+                self.scene.processed.append((record.partition, record.offset))
+            pause_s, self.pause_s = self.pause_s, 0.0
+            await asyncio.sleep(pause_s)
+            if records:
+                try:
+                    await consumer.commit(timeout_ms=5_000)
+                except KafkaError:
+                    pass  # fenced, rebalancing or unreachable: the records are read again
+        await consumer.close()
 
     @property
     def generation(self) -> int:

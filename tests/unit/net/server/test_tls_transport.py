@@ -16,8 +16,8 @@ import pytest
 
 from ottla.net.server.connection import Disconnect
 from ottla.net.server.server import Connection, ListenerSecurity, Server
-from ottla.net.server.tls_transport import PIECE_BYTES, TlsTransport
 from ottla.net.server.tls_phase import ALLOWED, BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, Phase, move
+from ottla.net.server.tls_transport import PIECE_BYTES, TlsTransport
 from ottla.security.principal import Principal
 from tests.support.secure_brokers import Security
 from tests.support.waiting import eventually_async
