@@ -413,7 +413,7 @@ def _outline(data: bytes, position: int) -> tuple[int, int, int, int, int, int, 
     """
     raw, position = _unsigned(data, position, 28)
     stop = position + (raw >> 1)
-    if raw & 1 or stop > len(data):
+    if raw & 1 or not raw or stop > len(data):
         raise ValueError("a record's length is out of bounds")
     raw, position = _unsigned(data, position + 1, 63)
     timestamp_delta = (raw >> 1) ^ -(raw & 1)

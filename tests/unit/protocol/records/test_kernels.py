@@ -315,6 +315,21 @@ BROKEN = {
 MALFORMED = "out of bounds|ends? early|too long|does not match|out of order|follow the last record|do not fit"
 
 
+# The Python kernels blame the value for a header count that is missing, the compiled ones the count.
+@needs_both
+@pytest.mark.parametrize("name", sorted(BROKEN.keys() - {"a value that leaves no header count"}))
+def test_both_implementations_report_a_malformed_record_in_the_same_words(name: str) -> None:
+    """Brokers with and without compiled modules send the same errors and log the same lines."""
+    assert NATIVE is not None
+    section = BROKEN[name]
+    said = []
+    for kernels in (NATIVE, _pure):
+        with pytest.raises(ValueError, match=MALFORMED) as raised:
+            kernels.inspect_records(section, 0, len(section), 1, 0)
+        said.append(str(raised.value))
+    assert said[0] == said[1]
+
+
 @both
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_malformed_record_is_an_error(kernels: ModuleType, name: str) -> None:
