@@ -18,7 +18,8 @@ from tests.support.hostile import running
 from tests.support.hostile.attackers import ATTACKS
 from tests.support.hostile.battlefield import Numbers
 from tests.support.hostile.normal_client import ALL
-from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, free_port
+from tests.support.ports import fixed_port
+from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka
 
 SUITE = "hostile"
 COUNTS = "hostile: what the attackers did"
@@ -83,7 +84,7 @@ def note(results: Results, name: str, report: running.Report, longest_step_s: fl
 def ottla() -> Iterator[Target]:
     from ottla import Broker
 
-    sasl_port = free_port()
+    sasl_port = fixed_port()
     with Broker.embedded(**running.with_sasl(sasl_port, {"ottla.metrics.listen": "127.0.0.1:0"})) as broker:
         found = re.search(r"metrics at (http://\S+)", broker.log)
         yield Target(broker.bootstrap, broker.pid, found[1] if found else None, sasl_port)

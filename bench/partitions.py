@@ -19,7 +19,8 @@ from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.delete_topics import DeleteTopicsRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.messages.produce import ProduceRequest
-from tests.support.processes.oracle import answers_metadata, free_port
+from tests.support.ports import fixed_port
+from tests.support.processes.oracle import answers_metadata
 from tests.support.wire.pulse import Pulse
 from tests.support.wire.raw import RawConnection, batch
 
@@ -36,7 +37,7 @@ class Server:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.port = free_port()
+        self.port = fixed_port()
         self.process: subprocess.Popen[bytes] | None = None
 
     @property

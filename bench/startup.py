@@ -11,7 +11,8 @@ from typing import Any
 
 from bench.brokers import Contender, scratch
 from bench.results import Results
-from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, answers_metadata, free_port
+from tests.support.ports import fixed_port
+from tests.support.processes.oracle import PRODUCTION_JVM, RealKafka, answers_metadata
 
 SUITE = "startup"
 PARTITIONS = 1000
@@ -28,7 +29,7 @@ class Started:
 
 @contextlib.contextmanager
 def start_ottla(data: Path) -> Iterator[Started]:
-    port = free_port()
+    port = fixed_port()
     command = [sys.executable, "-m", "ottla", "serve", "--stop-with-stdin"]
     command += ["--listen", f"127.0.0.1:{port}", "--data", str(data), "--log-level", "warning"]
     # As when installed: modules are compiled once, by the first start, which is not counted.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.support.processes.oracle import free_port
+from tests.support.ports import fixed_port
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +43,7 @@ def test_the_commands_of_the_image_build_install_and_start_a_broker(tmp_path: Pa
         environment = {**os.environ, "PATH": f"{tmp_path / stage / 'bin'}:{os.environ['PATH']}", "EXTRAS": extras}
         environment.pop("PYTHONPATH", None)
         subprocess.run(["sh", "-ec", words], check=True, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL)
-    health, port = free_port(), free_port()
+    health, port = fixed_port(), fixed_port()
     (command,) = commands("CMD")[-1:]
     serve = [
         word.replace("/var/lib/ottla", f"{tmp_path}/data").replace("9308", str(health)).replace(":9092", f":{port}")

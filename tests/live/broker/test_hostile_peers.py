@@ -8,7 +8,7 @@ from ottla import Broker
 from tests.support.hostile.attackers import ATTACKS
 from tests.support.hostile.battlefield import Numbers
 from tests.support.hostile.running import run, with_sasl
-from tests.support.processes.oracle import free_port
+from tests.support.ports import fixed_port
 
 SECONDS = 4.0
 WAIT_LIMIT_S = 0.5
@@ -18,7 +18,7 @@ MEMORY_LIMIT_MB = 400.0
 @pytest.mark.slow
 def test_a_normal_client_beside_all_attacks() -> None:
     """No operation of the normal client fails or waits long, and memory stays bounded."""
-    sasl_port = free_port()
+    sasl_port = fixed_port()
     with Broker.embedded(**with_sasl(sasl_port)) as broker:
         numbers = dataclasses.replace(Numbers.small(), sasl_port=sasl_port)
         report = run(broker.bootstrap, broker.pid, seconds=SECONDS, numbers=numbers)

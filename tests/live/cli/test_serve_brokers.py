@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ottla import Admin
+from tests.support.ports import ports_in_a_row
 from tests.support.waiting import PATIENCE_S, eventually
 
 SOURCE = str(Path(__file__).parents[3] / "src")
@@ -100,7 +101,7 @@ def test_one_command_runs_three_brokers_that_one_signal_stops(tmp_path: Path) ->
 
 
 def test_ports_are_counted_up(tmp_path: Path) -> None:
-    first = free_ports(3)
+    first = ports_in_a_row(3)
     process = start("--brokers", "3", "--listen", f"127.0.0.1:{first}", "--data", str(tmp_path))
     try:
         assert ready_line(process) == ",".join(f"127.0.0.1:{first + n}" for n in range(3))
@@ -229,7 +230,7 @@ def is_led_by(admin: Admin, brokers: set[int]) -> bool:
 
 
 def test_a_taken_port_stops_all_brokers_with_one_line(tmp_path: Path) -> None:
-    first = free_ports(3)
+    first = ports_in_a_row(3)
     with socket.create_server(("127.0.0.1", first + 2)):
         line = refused("--brokers", "3", "--listen", f"127.0.0.1:{first}", "--data", str(tmp_path))
     assert line.startswith(f"ottla: broker 2: cannot listen on 127.0.0.1:{first + 2}: the port is in use (")
@@ -264,22 +265,6 @@ def test_the_directory_of_a_cluster_is_not_that_of_a_single_broker(tmp_path: Pat
     assert f"{tmp_path} is the data directory of a cluster (Start the cluster with --brokers N" in line
 
 
-def free_ports(count: int) -> int:
-    """The first of several free ports in a row, below the range from which the kernel takes free ports."""
-    for first in range(20_000 + os.getpid() % 9_000, 32_000, count):
-        sockets = []
-        try:
-            for port in range(first, first + count):
-                sockets.append(socket.create_server(("127.0.0.1", port)))  # noqa: PERF401
-            return first
-        except OSError:
-            pass
-        finally:
-            for each in sockets:
-                each.close()
-    raise AssertionError("no free ports")
-
-
 def metrics_of(port: int) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
         lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
@@ -287,7 +272,7 @@ def metrics_of(port: int) -> dict[str, float]:
 
 
 def test_metrics_show_a_failover(tmp_path: Path) -> None:
-    first = free_ports(3)
+    first = ports_in_a_row(3)
     arguments = ("--brokers", "3", "--data", str(tmp_path), "--metrics", f"127.0.0.1:{first}")
     with serving(*arguments) as (process, bootstrap):
         with Admin(bootstrap_servers=bootstrap) as admin:

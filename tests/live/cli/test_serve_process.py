@@ -1,8 +1,6 @@
 """`ottla serve` as a process: the ready line, clean shutdown, and errors in one line."""
 
-import contextlib
 import os
-import random
 import select
 import signal
 import socket
@@ -23,6 +21,7 @@ from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
 from ottla.protocol.records.record_batch import build_batch, iter_batches, read_records
+from tests.support.ports import fixed_port
 from tests.support.waiting import PATIENCE_S
 
 SOURCE = str(Path(__file__).parents[3] / "src")
@@ -142,14 +141,6 @@ def close_clients() -> Iterator[None]:
         Client.opened.pop().close()
 
 
-def free_port() -> int:
-    """A free port outside the ephemeral range, so that no other process gets it before the broker binds it."""
-    while True:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-
-
 def wait_for(port: int) -> Client:
     """Connects to a broker that may still be starting."""
     deadline = time.monotonic() + PATIENCE_S
@@ -220,7 +211,7 @@ def test_a_signal_under_load_loses_no_acknowledged_record(tmp_path: Path) -> Non
 
 
 def test_the_broker_serves_with_closed_standard_output(tmp_path: Path) -> None:
-    port = free_port()
+    port = fixed_port()
     process = start("--listen", f"127.0.0.1:{port}", "--data", str(tmp_path))
     assert process.stdout is not None
     process.stdout.close()
@@ -236,7 +227,7 @@ def test_the_broker_serves_with_closed_standard_output(tmp_path: Path) -> None:
 
 
 def test_the_broker_runs_without_standard_files(tmp_path: Path) -> None:
-    port = free_port()
+    port = fixed_port()
     command = f"exec {sys.executable} -m ottla serve --listen 127.0.0.1:{port} --data {tmp_path} 0<&- 1>&- 2>&-"
     process = subprocess.Popen(["sh", "-c", command], env={**os.environ, "PYTHONPATH": SOURCE})
     try:
@@ -306,7 +297,7 @@ def test_an_invalid_setting_is_reported_in_one_line(tmp_path: Path, arguments: l
 
 
 def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
-    metrics_port = free_port()
+    metrics_port = fixed_port()
     with serving("--data", str(tmp_path), "--metrics", f"127.0.0.1:{metrics_port}") as (_, port):
         client = Client(port)
         client.create("orders")
@@ -342,7 +333,7 @@ def test_serve_imports_no_library_of_other_commands() -> None:
 
 
 def test_a_hook_asks_the_broker_whether_it_may_be_stopped(tmp_path: Path) -> None:
-    port = free_port()
+    port = fixed_port()
     words = [sys.executable, "-m", "ottla", "cluster", "wait-in-sync", "--endpoint"]
 
     def ask(*more: str) -> tuple[int, str, str]:

@@ -21,11 +21,11 @@ from ottla.protocol.messages.create_topics import CreateTopicsRequest
 from ottla.protocol.messages.find_coordinator import FindCoordinatorRequest
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.protocol.schema import Message
+from tests.support.ports import fixed_ports
 from tests.support.processes.oracle import (
     QUICK_JVM,
     answers_metadata,
     die_with_parent,
-    fixed_ports,
     format_storage,
     node_settings,
     prepare_node,

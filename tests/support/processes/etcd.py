@@ -27,7 +27,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.processes.oracle import die_with_parent, fixed_ports
+from tests.support.ports import fixed_ports
+from tests.support.processes.oracle import die_with_parent
 from tests.support.waiting import PATIENCE_S, until, until_found
 
 ROOT = Path(__file__).parents[3]

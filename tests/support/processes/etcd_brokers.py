@@ -7,9 +7,9 @@
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 
+from tests.support.ports import fixed_ports
 from tests.support.processes.cluster import Node, OttlaCluster, OttlaNode
 from tests.support.processes.etcd import EtcdCluster, Proxies
-from tests.support.processes.oracle import fixed_ports
 
 
 class EtcdBrokers(OttlaCluster):

@@ -10,7 +10,6 @@ import fcntl
 import functools
 import json
 import os
-import random
 import re
 import select
 import shutil
@@ -25,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from tests.support.ports import fixed_port, fixed_ports
 from tests.support.waiting import PATIENCE_S, until
 
 QUICK_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -88,36 +88,6 @@ def kafka_version() -> str:
 
 def class_path() -> str:
     return f"{extras_directory() / 'kafka'}/*"
-
-
-PORTS = range(15_000, 32_000)
-"""Below those that Linux gives to clients."""
-SHARES = 32
-
-
-def fixed_ports(count: int) -> list[int]:
-    """Free ports for servers that must know them before they start, and find them free again after a restart.
-
-    No client gets one as its own, and a client that connects to a port nobody listens on is not connected with itself.
-    Workers of a test run take them from different ranges: on a busy machine it takes long until a server binds them.
-    """
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    share = PORTS[worker % SHARES :: SHARES]
-    while True:
-        ports = random.Random().sample(share, count)
-        with contextlib.ExitStack() as stack:
-            try:
-                for port in ports:
-                    probe = stack.enter_context(socket.socket())
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return ports
-
-
-def free_port() -> int:
-    return fixed_ports(1)[0]
 
 
 def node_settings(node_id: int, port: int, controller_port: int, data: str) -> dict[str, str]:
@@ -264,7 +234,7 @@ class RealKafka:
 
     def _add_listeners(self, settings: dict[str, str]) -> None:
         for name, protocol in self.listeners.items():
-            address = self.addresses[name] = f"localhost:{free_port()}"
+            address = self.addresses[name] = f"localhost:{fixed_port()}"
             settings["listeners"] += f",{name}://{address}"
             settings["advertised.listeners"] += f",{name}://{address}"
             settings["listener.security.protocol.map"] += f",{name}:{protocol}"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ottla import Admin
 from ottla.broker.embedded.broker import EmbeddedBroker
 from tests.support.identity_provider import Provider, serving_tokens
-from tests.support.processes.oracle import free_port
+from tests.support.ports import fixed_port
 from tests.support.processes.secure_oracle import (
     LISTENERS,
     PASSWORDS,
@@ -58,7 +58,7 @@ def secure_ottla(directory: Path) -> Iterator[SecureOttla]:
         "inter.broker.listener.name": "PLAINTEXT",
         "group.initial.rebalance.delay.ms": "0",
     }
-    addresses = {name: f"localhost:{free_port()}" for name in protocols}
+    addresses = {name: f"localhost:{fixed_port()}" for name in protocols}
     listen = ",".join(f"{name}://{address}" for name, address in addresses.items())
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(settings=settings, listen=listen))
