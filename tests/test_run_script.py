@@ -13,11 +13,14 @@ ROOT = Path(__file__).parents[1]
 
 
 def run_in_a_checkout(directory: Path, *words: str, path: str = "/usr/bin:/bin") -> str:
-    """What the CLI prints; it is a script that prints where it finds etcd."""
+    """What the CLI prints; it is a script that prints its arguments and its environment."""
     shutil.copy(ROOT / "run", directory / "run")
     programs = directory / ".venv" / "bin"
     programs.mkdir(parents=True)
-    (programs / "ottla").write_text('#!/bin/sh\necho "$@"\ncommand -v etcd || echo none\n')
+    (programs / "ottla").write_text(
+        '#!/bin/sh\necho "$@"\ncommand -v etcd || echo none\n'
+        'test -z "$PYTHONDONTWRITEBYTECODE" || echo "no bytecode files"\n'
+    )
     (programs / "ottla").chmod(0o755)
     for name in ("pyproject.toml", "setup.py", "constraints.txt"):
         (directory / name).touch()
@@ -50,6 +53,11 @@ def test_the_etcd_of_the_system_comes_first(tmp_path: Path) -> None:
     system = program(tmp_path / "system" / "etcd")
     said = run_in_a_checkout(tmp_path, "verify", path=f"{system.parent}:/usr/bin:/bin").splitlines()
     assert said == ["verify", str(system)]
+
+
+def test_python_may_keep_the_bytecode_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    assert "no bytecode files" not in run_in_a_checkout(tmp_path, "serve")
 
 
 def test_a_run_on_etcd_without_etcd_says_how_to_get_it(
