@@ -16,13 +16,13 @@ from ottla.config import parse
 from ottla.log.config import TopicConfig
 from ottla.log.disk import Disk
 from ottla.log.log_directory import LogDirectory
-from ottla.log.partition_log import PartitionLog
+from ottla.log.partition_log import Origin, PartitionLog
 from ottla.log.segments.file_records import FileRecords
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
 from ottla.net.server.connection_state import READING, State
 from ottla.protocol.messages.fetch import FetchRequest
 from ottla.protocol.messages.produce import ProduceRequest, ProduceResponse
-from ottla.protocol.records.record_batch import Record, build_batch, iter_batches, read_records
+from ottla.protocol.records.record_batch import Record, build_batch, control_batch, iter_batches, read_records
 from ottla.protocol.schema import Message
 from ottla.replication.config import ReplicaConfig
 from ottla.replication.replica import Replica
@@ -356,6 +356,31 @@ def only_partition(response: Any) -> Any:
     (topic,) = topics
     (partition,) = topic.partition_responses if hasattr(topic, "partition_responses") else topic.partitions
     return partition
+
+
+class Transactions:
+    """Two producers that write to one partition, in transactions and outside."""
+
+    def __init__(self, world: DataWorld) -> None:
+        self.world = world
+        self.sequences: dict[int, int] = {}
+
+    def writes(self, producer_id: int, value: str) -> None:
+        sequence = self.sequences.get(producer_id, 0)
+        self.sequences[producer_id] = sequence + 1
+        self.world.append(
+            "orders", value, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+
+    def ends(self, producer_id: int, *, commit: bool) -> None:
+        marker = control_batch(
+            commit=commit, producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=1
+        )
+
+        async def append() -> None:
+            self.world.replicas.append(TopicPartition("orders", 0), marker, acks=-1, origin=Origin.COORDINATOR)
+
+        self.world.run(append())
 
 
 def records_in(data: Any) -> list[Record]:
