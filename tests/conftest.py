@@ -131,13 +131,14 @@ def ottla() -> "Iterator[Target]":
     from ottla import Broker
     from tests.support.processes.oracle import Target
 
-    # As in the oracle: a group's first generation does not wait for more members, and compaction starts soon. Old
-    # records are not deleted.
+    # As in the oracle: a group's first generation does not wait for more members, compaction and the abort of slow
+    # transactions start soon, and old records are not deleted.
     settings = {
         "group.initial.rebalance.delay.ms": 0,
         "log.cleaner.backoff.ms": 100,
         "log.retention.check.interval.ms": 3_600_000_000,
         "replica.high.watermark.checkpoint.interval.ms": 1000,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
     }
     with Broker.embedded(settings=settings, timeout=PATIENCE_S) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)

@@ -380,6 +380,8 @@ SHARED_OVERRIDES = {
     # A test waits for compaction.
     "log.cleaner.backoff.ms": "100",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
+    # Tests wait until a transaction that takes too long is aborted. Default: 10 s.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 
 
