@@ -83,8 +83,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """PySpark's logger gives JSON to every handler that it is connected with, `caplog`'s among them."""
-    plugin = item.config.pluginmanager.get_plugin("logging-plugin")
+    _restore_log_format(item.config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    _restore_log_format(item.config)
+
+
+def _restore_log_format(config: pytest.Config) -> None:
+    """In every phase, pytest adds `caplog`'s handler to the loggers that do not propagate. PySpark's loggers set the
+    format of their handlers to JSON."""
+    plugin = config.pluginmanager.get_plugin("logging-plugin")
     if plugin is not None:
         plugin.caplog_handler.setFormatter(plugin.formatter)
 

@@ -25,8 +25,8 @@ def worker_count(load: int | None) -> int:
     """How many workers `--numprocesses auto` starts."""
     if load is not None:
         return load // 2
-    # One more than there are cores: many tests wait for something most of the time.
-    return (os.cpu_count() or 1) + 1
+    # Two more than there are cores: many tests wait for something most of the time.
+    return (os.cpu_count() or 1) + 2
 
 
 class Load:
