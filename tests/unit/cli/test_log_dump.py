@@ -148,7 +148,7 @@ def test_records_that_cannot_be_read_are_reported(dump: Any, tmp_path: Path, cod
         assert status == 1
         assert "Traceback" not in out + err
         assert err.startswith(f"ottla: found {count} damaged places"), options
-    assert "record 0: a value's length is out of bounds" in out
+    assert "record 0: a length is out of bounds" in out
 
 
 def test_decreasing_offsets_are_reported(dump: Any, segment: Path) -> None:

@@ -227,7 +227,7 @@ def test_damaged_records_are_rejected(tmp_path: Path, codec: Codec, timestamp_ty
         ErrorCode.INVALID_RECORD,
         lambda: world.log.append(damaged(codec)["a value longer than its record"], leader_epoch=0),
     )
-    assert error.detail == "orders-0: record 0: a value's length is out of bounds"
+    assert error.detail == "orders-0: record 0: a length is out of bounds"
 
 
 @given(data=st.data(), codec=st.sampled_from(list(Codec)), settings=st.sampled_from([TopicConfig(), STRICT, STAMPED]))

@@ -232,11 +232,11 @@ class RecordColumns:
             if place <= previous or place > last_offset_delta:
                 raise ValueError("a record's offset is out of order")
             previous = place
-            key_size = length(data, cython.address(position), stop, b"key")
+            key_size = length(data, cython.address(position), stop)
             key_at = position
             if key_size > 0:
                 position += key_size
-            value_size = length(data, cython.address(position), stop, b"value")
+            value_size = length(data, cython.address(position), stop)
             value_at = position
             if value_size > 0:
                 position += value_size
@@ -247,12 +247,12 @@ class RecordColumns:
                 headers = header_count(data, cython.address(position), stop)
                 left = headers
                 while left > 0:
-                    size = length(data, cython.address(position), stop, b"header name")
+                    size = length(data, cython.address(position), stop)
                     if size < 0:
-                        raise ValueError("a header name's length is out of bounds")
+                        raise ValueError("a length is out of bounds")
                     position += size
                     name_bytes += size
-                    size = length(data, cython.address(position), stop, b"header value")
+                    size = length(data, cython.address(position), stop)
                     if size < 0:
                         null_contents += 1
                     else:
@@ -381,11 +381,11 @@ class RecordColumns:
                 position = self.positions[2 * row + 1] + self.value_offsets[row + 1] - self.value_offsets[row]
                 left = header_count(source, cython.address(position), end)
                 while left > 0:
-                    size = length(source, cython.address(position), end, b"header name")
+                    size = length(source, cython.address(position), end)
                     memcpy(name_data.data + name_at, source + position, size)
                     position += size
                     name_at += cython.cast(cython.int, size)
-                    size = length(source, cython.address(position), end, b"header value")
+                    size = length(source, cython.address(position), end)
                     if size >= 0:
                         memcpy(content_data.data + content_at, source + position, size)
                         position += size

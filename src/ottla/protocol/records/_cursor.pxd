@@ -70,18 +70,18 @@ cdef inline int64 number(byte *data, Py_ssize_t *position, Py_ssize_t stop, int 
             return (raw >> 1) ^ -(raw & 1)
     return long_number(data, position, stop, bits)
 
-cdef inline Py_ssize_t length(byte *data, Py_ssize_t *position, Py_ssize_t stop, const char *what) except -2:
-    # The length of `what`, -1 for null, of bytes that end at `stop` or before.
+cdef inline Py_ssize_t length(byte *data, Py_ssize_t *position, Py_ssize_t stop) except -2:
+    # A length, -1 for null, of bytes that end at `stop` or before.
     cdef int64 size = number(data, position, stop, 32)
     if size < -1 or size > stop - position[0]:
-        raise ValueError(f"a {(<bytes>what).decode()}'s length is out of bounds")
+        raise ValueError("a length is out of bounds")
     return size
 
 cdef inline Py_ssize_t record_stop(byte *data, Py_ssize_t *position, Py_ssize_t end) except -1:
     # Reads a record's length and passes its attributes, which have no meaning: where the record stops.
-    cdef Py_ssize_t size = length(data, position, end, b"record")
+    cdef Py_ssize_t size = length(data, position, end)
     if size < 1:
-        raise ValueError("a record's length is out of bounds")
+        raise ValueError("a length is out of bounds")
     size += position[0]
     position[0] += 1
     return size

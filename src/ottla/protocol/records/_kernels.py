@@ -416,13 +416,8 @@ def encode_batch(
 
 @cython.cfunc
 @cython.inline
-def _get_bytes(
-    data: cython.p_uchar,
-    position: cython.pointer(cython.Py_ssize_t),
-    stop: cython.Py_ssize_t,
-    what: cython.p_const_char,
-) -> object:
-    size: cython.Py_ssize_t = length(data, position, stop, what)
+def _get_bytes(data: cython.p_uchar, position: cython.pointer(cython.Py_ssize_t), stop: cython.Py_ssize_t) -> object:
+    size: cython.Py_ssize_t = length(data, position, stop)
     start: cython.Py_ssize_t = position[0]
     if size < 0:
         return None
@@ -438,12 +433,12 @@ def _get_headers(data: cython.p_uchar, position: cython.pointer(cython.Py_ssize_
     headers: tuple = PyTuple_New(count)
     PyObject_GC_UnTrack(headers)
     for index in range(count):
-        size = length(data, position, stop, b"header name")
+        size = length(data, position, stop)
         if size < 0:
-            raise ValueError("a header name's length is out of bounds")
+            raise ValueError("a length is out of bounds")
         name = PyUnicode_DecodeUTF8(cython.cast(cython.p_char, data + position[0]), size, b"replace")
         position[0] += size
-        header = (name, _get_bytes(data, position, stop, b"header value"))
+        header = (name, _get_bytes(data, position, stop))
         PyObject_GC_UnTrack(header)
         fill(headers, index, header)
     return headers
@@ -489,8 +484,8 @@ def decode_records(
         if place <= previous or place > last_offset_delta:
             raise ValueError("a record's offset is out of order")
         previous = place
-        key = _get_bytes(data, cython.address(position), stop, b"key")
-        value = _get_bytes(data, cython.address(position), stop, b"value")
+        key = _get_bytes(data, cython.address(position), stop)
+        value = _get_bytes(data, cython.address(position), stop)
         if position < stop and data[position] == 0:
             position += 1
             headers = ()
@@ -530,10 +525,10 @@ def scan_keys(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, 
         stop = record_stop(data, cython.address(position), end)
         number(data, cython.address(position), stop, 64)
         place = offset_delta(data, cython.address(position), stop)
-        key = _get_bytes(data, cython.address(position), stop, b"key")
-        size = length(data, cython.address(position), stop, b"value")
+        key = _get_bytes(data, cython.address(position), stop)
+        size = length(data, cython.address(position), stop)
         if position + max(size, 0) >= stop:  # a header count follows at least
-            raise ValueError("a value's length is out of bounds")
+            raise ValueError("a length is out of bounds")
         found.append((place, key, size < 0))
         position = stop
     if position != end:
@@ -579,23 +574,23 @@ def inspect_records(
                 highest = timestamp
             if offset_delta(data, cython.address(position), stop) != index and misplaced < 0:
                 misplaced = index
-            size = length(data, cython.address(position), stop, b"key")
+            size = length(data, cython.address(position), stop)
             if size >= 0:
                 position += size
             elif null_keys is not None and len(null_keys) < _NULL_KEYS_MAX:
                 null_keys.append(index)
-            size = length(data, cython.address(position), stop, b"value")
+            size = length(data, cython.address(position), stop)
             position += max(size, 0)
             if position < stop and data[position] == 0:
                 position += 1
             else:
                 headers = header_count(data, cython.address(position), stop)
                 while headers > 0:
-                    size = length(data, cython.address(position), stop, b"header name")
+                    size = length(data, cython.address(position), stop)
                     if size < 0:
-                        raise ValueError("a header name's length is out of bounds")
+                        raise ValueError("a length is out of bounds")
                     position += size
-                    size = length(data, cython.address(position), stop, b"header value")
+                    size = length(data, cython.address(position), stop)
                     position += max(size, 0)
                     headers -= 1
             if position != stop:
@@ -651,11 +646,11 @@ def filter_records(
         delta = number(data, cython.address(position), stop, 64)
         rest = position
         place = offset_delta(data, cython.address(position), stop)
-        size = length(data, cython.address(position), stop, b"key")
+        size = length(data, cython.address(position), stop)
         position += max(size, 0)
-        size = length(data, cython.address(position), stop, b"value")
+        size = length(data, cython.address(position), stop)
         if position + max(size, 0) >= stop:
-            raise ValueError("a value's length is out of bounds")
+            raise ValueError("a length is out of bounds")
         position = stop
         if keep is not None and place not in keep:
             continue

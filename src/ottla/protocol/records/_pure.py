@@ -302,7 +302,7 @@ def decode_records(
                     raw, position = unsigned(data, position - 1, 28)
             stop = position + (raw >> 1)
             if raw & 1 or stop > size:
-                raise ValueError("a record's length is out of bounds")
+                raise ValueError("a length is out of bounds")
             raw = data[position + 1]  # after the attributes, which have no meaning yet
             position += 2
             if raw > 0x7F:
@@ -342,7 +342,7 @@ def decode_records(
                         raw, position = unsigned(data, position - 1, 28)
                 after = position + (raw >> 1)
                 if raw & 1 or after > stop:
-                    raise ValueError("a key's length is out of bounds")
+                    raise ValueError("a length is out of bounds")
                 key = data[position:after]
                 position = after
             raw = data[position]
@@ -359,7 +359,7 @@ def decode_records(
                         raw, position = unsigned(data, position - 1, 28)
                 after = position + (raw >> 1)
                 if raw & 1 or after > stop:
-                    raise ValueError("a value's length is out of bounds")
+                    raise ValueError("a length is out of bounds")
                 value = data[position:after]
                 position = after
             if data[position] == 0:
@@ -388,7 +388,7 @@ def _decode_headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[
         raw, position = _unsigned(data, position, 28)
         after = position + (raw >> 1)
         if raw & 1 or after > stop:
-            raise ValueError("a header name's length is out of bounds")
+            raise ValueError("a length is out of bounds")
         # Kafka does not check that names are UTF-8; its clients show invalid bytes as U+FFFD.
         name = data[position:after].decode("utf-8", "replace")
         raw, position = _unsigned(data, after, 28)
@@ -397,7 +397,7 @@ def _decode_headers(data: bytes, position: int, stop: int) -> tuple[tuple[tuple[
             continue
         after = position + (raw >> 1)
         if raw & 1 or after > stop:
-            raise ValueError("a header value's length is out of bounds")
+            raise ValueError("a length is out of bounds")
         headers.append((name, data[position:after]))
         position = after
     return tuple(headers), position
@@ -414,7 +414,7 @@ def _outline(data: bytes, position: int) -> tuple[int, int, int, int, int, int, 
     raw, position = _unsigned(data, position, 28)
     stop = position + (raw >> 1)
     if raw & 1 or not raw or stop > len(data):
-        raise ValueError("a record's length is out of bounds")
+        raise ValueError("a length is out of bounds")
     raw, position = _unsigned(data, position + 1, 63)
     timestamp_delta = (raw >> 1) ^ -(raw & 1)
     after_timestamp = position
@@ -428,14 +428,14 @@ def _outline(data: bytes, position: int) -> tuple[int, int, int, int, int, int, 
     else:
         key_end = position = key_start + (raw >> 1)
         if raw & 1 or key_end > stop:
-            raise ValueError("a key's length is out of bounds")
+            raise ValueError("a length is out of bounds")
     raw, value_start = _unsigned(data, position, 28)
     if raw == 1:
         value_end, value_start = value_start, -1
     else:
         value_end = value_start + (raw >> 1)
     if (raw & 1 and raw != 1) or value_end >= stop:  # a header count follows at least
-        raise ValueError("a value's length is out of bounds")
+        raise ValueError("a length is out of bounds")
     return stop, after_timestamp, timestamp_delta, offset_delta, key_start, key_end, value_start
 
 
@@ -523,12 +523,12 @@ def _pass_headers(data: bytes, position: int, stop: int) -> int:
         raw, position = _unsigned(data, position, 28)
         position += raw >> 1
         if raw & 1 or position > stop:
-            raise ValueError("a header name's length is out of bounds")
+            raise ValueError("a length is out of bounds")
         raw, position = _unsigned(data, position, 28)
         if raw != 1:
             position += raw >> 1
             if raw & 1 or position > stop:
-                raise ValueError("a header value's length is out of bounds")
+                raise ValueError("a length is out of bounds")
     return position
 
 

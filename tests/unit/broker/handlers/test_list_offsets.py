@@ -167,7 +167,7 @@ def test_a_damaged_batch_is_an_error_and_the_log_says_how_to_skip_it(
         assert ask(world, timestamp).error_code == ErrorCode.CORRUPT_MESSAGE
         assert (
             "partition orders-0: ListOffsets by timestamp failed: the batch at offset 1 cannot be read: "
-            "record 0: a value's length is out of bounds; the next one begins at offset 2" in caplog.text
+            "record 0: a length is out of bounds; the next one begins at offset 2" in caplog.text
         )
     assert found(world, 5)[:2] == (0, 5)
 
