@@ -3,6 +3,10 @@
 import pytest
 
 from tests.support.waiting import PATIENCE_S
+from tests.unit.metadata.conftest import open_memory_store, tree
+
+# Tests of followers run here on etcd; some of them open a store in memory next to it.
+__all__ = ["open_memory_store", "tree"]
 
 
 @pytest.fixture(autouse=True)
