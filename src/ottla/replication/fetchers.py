@@ -220,11 +220,12 @@ class LeaderFetcher:
     # -- answers --
 
     def _answered(self, plan: FetchPlan, future: "asyncio.Future[Answer]") -> None:
-        if future.cancelled() or (error := future.exception()) is not None:
-            if plan.generation == self.fetches.generation and not self._is_stopped:
-                self._lost(None if future.cancelled() else error)
+        error = None if future.cancelled() else future.exception()
+        if self._is_stopped or plan.generation != self.fetches.generation:
+            # With an earlier request, this one was given up as lost. It is no longer counted as in flight.
             return
-        if self._is_stopped:
+        if future.cancelled() or error is not None:
+            self._lost(error)
             return
         response = future.result().message
         if response.error_code != ErrorCode.NONE:

@@ -1,8 +1,12 @@
-"""When a follower fetches: not while its disk takes no writes, and again soon after."""
+"""When a follower fetches: not while its disk takes no writes, and again soon after; and after lost requests."""
 
+import asyncio
 import random
 from typing import Any
 
+from ottla.errors import ErrorCode, KafkaError
+from ottla.net.client.connection import Answer
+from ottla.protocol.messages.fetch import FetchRequest, FetchResponse
 from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.fetchers import ReplicaFetchers
 from tests.support.worlds.data_world import DataWorld
@@ -50,4 +54,45 @@ def test_a_replica_whose_sync_failed_is_not_fetched(tmp_path: Any) -> None:
 
     fetchers = world.run(follow())
     assert fetchers._leaders == {}  # noqa: SLF001
+    world.close()
+
+
+class ScriptedPeers(BrokerPeers):
+    """Requests are answered by the test."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.sent: list[tuple[FetchRequest, asyncio.Future[Answer]]] = []
+
+    def send(self, broker_id: int, api_key: int, build: Any, **details: Any) -> "asyncio.Future[Answer]":
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.sent.append((build(18), answer))
+        return answer
+
+
+def test_an_answer_that_comes_after_its_request_was_given_up_does_not_stop_the_fetches(tmp_path: Any) -> None:
+    """One of two requests in flight times out while this broker is suspended; the other is answered later."""
+    world = DataWorld(str(tmp_path))
+    world.topic("orders", replicas=(1, 0))
+    peers = ScriptedPeers()
+
+    async def follow() -> ReplicaFetchers:
+        fetchers = ReplicaFetchers(world.replicas, peers, rng=random.Random(1))
+        fetchers.follow(world.replica("orders"))
+        return fetchers
+
+    fetchers = world.run(follow())
+    world.wait()
+    (_, answer) = peers.sent[0]
+    answer.set_result(Answer(FetchResponse(session_id=7), 18))
+    world.wait()
+    fetchers._leaders[1].ask_again()  # noqa: SLF001 - as after a registration: a second request, behind the one that waits
+    world.wait()
+    assert [request.session_epoch for request, _ in peers.sent] == [0, 1, 2]
+    peers.sent[2][1].set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer"))
+    world.wait()
+    peers.sent[1][1].set_result(Answer(FetchResponse(session_id=7), 18))
+    world.wait(1_000)
+    assert [request.session_id for request, _ in peers.sent[3:]] == [0], "it starts a new session"
+    fetchers.stop()
     world.close()
