@@ -96,7 +96,7 @@ class MetadataFollower:
         self._lost = LostBrokers()
         self._stop_watching: Callable[[], None] = lambda: None
         self._is_publishing = False
-        """In each session, images are published once everything that is stored has been read."""
+        """In each session, images are published once everything that is stored has been read. False: not joined."""
         self._lock = asyncio.Lock()
         """Held while a decision is made and committed: a broker does not compete with itself."""
         self.changes = ClusterChanges(
@@ -238,19 +238,47 @@ class MetadataFollower:
         await self._store.close()
 
     async def _join(self) -> None:
+        """Reads the metadata and registers, in a new session or in the one of an attempt that got no answer."""
+        self._is_publishing = False
+        if not self._store.session_id:
+            await self._store.start()
+        try:
+            await self._read_all()
+            await self._register()
+        except (SessionExpired, StoreUnavailable) as error:
+            self._is_publishing = False
+            raise OttlaError(cannot_commit(error).detail, "Check the metadata store.") from error
+        except BaseException:
+            self._is_publishing = False
+            raise
+        image = self._image
+        log.info(
+            "broker %d registered (cluster %s, controller %d, %d topics)",
+            self.broker_id,
+            image.cluster_id,
+            image.controller_id,
+            len(image.topics),
+        )
+        # If the session expires, this process still has everything: that is as good as a clean shutdown.
+        own = image.brokers.get(self.broker_id)
+        if own is not None:
+            self._joining = Joining(own, own.epoch, image.cluster_id)
+        self._duties_due.set()
+
+    async def _read_all(self) -> None:
+        # No decision is made from an empty image.
+        async with self._lock:
+            self._image, self._versions = NO_IMAGE, {}
+            try:
+                entries = await self._store.scan("/")
+                _check_not_migrated(entries)
+                self._on_changes([Change(entry.key, entry, entry.modified) for entry in entries])
+            except records.RecordError as error:
+                raise OttlaError(f"cannot read the stored metadata: {error}") from error
+
+    async def _register(self) -> None:
         joining = self._joining
         assert joining is not None
-        self._is_publishing = False
-        self._image, self._versions = NO_IMAGE, {}
-        await self._store.start()
-        try:
-            entries = await self._store.scan("/")
-            _check_not_migrated(entries)
-            self._on_changes([Change(entry.key, entry, entry.modified) for entry in entries])
-        except records.RecordError as error:
-            raise OttlaError(f"cannot read the stored metadata: {error}") from error
-        except StoreUnavailable as error:
-            raise OttlaError(str(error), "Check the metadata store.") from error
         new_cluster_id = uuid_to_text(new_topic_id())
         loop_time = asyncio.get_running_loop().time
         # After a crash, this broker's own earlier registration may still exist.
@@ -265,28 +293,26 @@ class MetadataFollower:
                     ),
                     repeatable=True,
                 )
-                break
+                return
             except KafkaError as error:
                 self._is_publishing = False
                 if error.code not in _JOIN_HINTS:
                     raise
-                if error.code != ErrorCode.DUPLICATE_BROKER_REGISTRATION or loop_time() >= waited_until:
+                is_duplicate = error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+                if is_duplicate and await self._is_registered():
+                    break
+                if not is_duplicate or loop_time() >= waited_until:
                     raise OttlaError(error.detail, _JOIN_HINTS[error.code]) from None
             await asyncio.sleep(DUPLICATE_POLL_SECONDS)
             await self._store.sync()
-        image = self._image
-        log.info(
-            "broker %d registered (cluster %s, controller %d, %d topics)",
-            self.broker_id,
-            image.cluster_id,
-            image.controller_id,
-            len(image.topics),
-        )
-        # If the session expires, this process still has everything: that is as good as a clean shutdown.
-        own = image.brokers.get(self.broker_id)
-        if own is not None:
-            self._joining = Joining(own, own.epoch, image.cluster_id)
-        self._duties_due.set()
+        self._is_publishing = True
+        self._publish(self._published)
+        await self.applied()
+
+    async def _is_registered(self) -> bool:
+        """Whether an earlier attempt in this session, which got no answer, has registered this broker."""
+        entry = await self._store.get(records.broker_key(self.broker_id))
+        return entry is not None and entry.session_id == self._store.session_id
 
     def _awaited(self, image: ClusterImage) -> Collection[int]:
         return () if self._controller is None else self._controller.awaited(image)
@@ -311,9 +337,11 @@ class MetadataFollower:
             # A running broker ignores entries that it cannot read; a starting one fails.
             image = before.apply([change for change in changes if _is_readable(change)], version)
         self._image = image
-        if not self._is_publishing or image is before:
-            return
-        self._published = image
+        if self._is_publishing and image is not before:
+            self._publish(before)
+
+    def _publish(self, before: ClusterImage) -> None:
+        image = self._published = self._image
         self._lost.note(before, image, asyncio.get_running_loop().time())
         if self._controller is not None and self._controller.note(before, image):
             self._duties_due.set()
@@ -352,7 +380,7 @@ class MetadataFollower:
                 pass
             self._duties_due.clear()
             try:
-                if not self._store.session_id:
+                if not self._store.session_id or not self._is_publishing:
                     await self._join()
                     if self._log_ends is not None:
                         await self.report_logs(self._log_ends)

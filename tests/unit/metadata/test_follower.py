@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from ottla.metadata.changes.topic_changes import MorePartitions, NewTopic, Topic
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.sqlite.store import SqliteStore
-from ottla.metadata.store import Create, Entry, MetadataStore, Set, StoreUnavailable
+from ottla.metadata.store import Create, Entry, MetadataStore, Operation, Set, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text
 from tests.support.worlds.follower_world import FollowerWorld, registration, until
@@ -516,6 +516,77 @@ def test_a_broker_rejoins_after_its_session_expired(memory_world: World, tree: M
         assert (await ann.changes.create_topics([NewTopic("later")]))[0].error == NONE
 
     memory_world.run(story)
+
+
+class ForgetfulStore(MemoryStore):
+    """A store that fails to answer one request of the next session."""
+
+    unanswered = ""
+    """The request: "scan", "commit" after it was applied, "lost commit" before."""
+
+    async def scan(self, prefix: str) -> list[Entry]:
+        self._fail_once("scan")
+        return await super().scan(prefix)
+
+    async def commit(self, operations: Sequence[Operation]) -> None:
+        self._fail_once("lost commit")
+        await super().commit(operations)
+        self._fail_once("commit")
+
+    def _fail_once(self, request: str) -> None:
+        if request == self.unanswered:
+            self.unanswered = ""
+            raise StoreUnavailable("the metadata store did not answer")
+
+
+@pytest.mark.parametrize("unanswered", ["scan", "lost commit", "commit"])
+def test_a_broker_rejoins_although_the_store_did_not_answer(
+    tree: MemoryTree, unanswered: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its session is alive, but it is not known to be registered in it: it reads the metadata and registers again."""
+    monkeypatch.setattr("ottla.metadata.follower.RECONNECT_SECONDS", 0.001)
+    world = World(lambda: ForgetfulStore(tree))
+
+    async def story() -> None:
+        ann, bob = await world.start(0), await world.start(1)
+        await until(ann, lambda image: len(image.brokers) == 2)
+        forgetful = world.stores[0]
+        assert isinstance(forgetful, ForgetfulStore)
+        forgetful.unanswered = unanswered
+        tree.expire(forgetful)
+        await until(bob, lambda image: set(image.brokers) == {1})
+        await until(bob, lambda image: set(image.brokers) == {0, 1})
+        await bob.changes.create_topics([NewTopic("later", assignments=[(0, (0, 1))])])
+        await until(ann, lambda image: "later" in image.topics and set(image.brokers) == {0, 1})
+        assert forgetful.unanswered == "", "the request was made"
+        assert ann.broker_epoch == bob.image.brokers[0].epoch
+        assert (await ann.changes.create_topics([NewTopic("last")]))[0].error == NONE
+
+    world.run(story)
+
+
+def test_a_starting_broker_whose_registration_was_repeated_is_no_duplicate_of_itself(tree: MemoryTree) -> None:
+    """A store retries a commit whose answer was lost, and finds the key that the first attempt created."""
+
+    class RetryingStore(MemoryStore):
+        has_retried = False
+
+        async def commit(self, operations: Sequence[Operation]) -> None:
+            await super().commit(operations)
+            if not self.has_retried:
+                self.has_retried = True
+                await super().commit(operations)
+
+    world = World(lambda: RetryingStore(tree))
+
+    async def story() -> None:
+        ann = await world.start(0)
+        assert set(ann.image.brokers) == {0}
+        assert ann.broker_epoch == ann.image.brokers[0].epoch
+        with pytest.raises(OttlaError, match=r"node\.id 0"):
+            await world.start(0)
+
+    world.run(story)
 
 
 def test_unreadable_metadata_is_reported_with_its_key(memory_world: World, tree: MemoryTree) -> None:
