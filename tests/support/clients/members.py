@@ -188,10 +188,11 @@ class KafkaPythonMember(Member):
             **more,
         )
         try:
-            for topic in self.topics:
-                # A first generation without partitions may leave its heartbeats off: it must know the topics before.
-                consumer.partitions_for_topic(topic)
             consumer.subscribe(self.topics, listener=Listener())
+            for topic in self.topics:
+                # It must know its topics before it joins. Otherwise it assigns them in a second generation, and if a
+                # poll times out during that join, it ignores the answer: it stays without partitions and heartbeats.
+                consumer.partitions_for_topic(topic)
             while not self._stopping.is_set():
                 polled = consumer.poll(timeout_ms=50)
                 for partition, records in polled.items():
