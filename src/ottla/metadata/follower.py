@@ -60,8 +60,8 @@ ATTEMPTS_AT_ONCE = 3
 """How often a change is retried without a pause in between."""
 RECONNECT_SECONDS = 1.0
 DUPLICATE_POLL_SECONDS = 0.1
-EXPIRY_SLACK_MS = 2_000
-"""How much later than its timeout a store may end a session."""
+EXPIRY_SLACK_MS = 5_000
+"""How much later than its timeout a store may end a session. etcd extends all leases when it restarts."""
 
 
 class MetadataFollower:
@@ -284,6 +284,7 @@ class MetadataFollower:
         # After a crash, this broker's own earlier registration may still exist.
         patience_ms = self._store.session_timeout_ms + EXPIRY_SLACK_MS if self._store.dead_sessions_linger else 0
         waited_until = loop_time() + patience_ms / 1000
+        is_waiting = False
         while True:
             self._is_publishing = True
             try:
@@ -303,6 +304,14 @@ class MetadataFollower:
                     break
                 if not is_duplicate or loop_time() >= waited_until:
                     raise OttlaError(error.detail, _JOIN_HINTS[error.code]) from None
+            if not is_waiting:
+                is_waiting = True
+                log.info(
+                    "node.id %d is registered; waiting up to %d s for the registration to expire, in case it is that "
+                    "of a crashed process",
+                    self.broker_id,
+                    patience_ms // 1000,
+                )
             await asyncio.sleep(DUPLICATE_POLL_SECONDS)
             await self._store.sync()
         self._is_publishing = True
