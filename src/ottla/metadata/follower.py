@@ -83,7 +83,8 @@ class MetadataFollower:
         self._joining: Joining | None = None
         """How this broker registers, now or in its next session; None before `start`."""
         self._image = NO_IMAGE
-        """The basis of decisions; differs from the published image only while joining."""
+        """The basis of decisions; newer than the published image while joining. Never empty after the first read: a
+        decision from an empty image would delete or replace what is stored."""
         self._published = NO_IMAGE
         self._versions: dict[str, int] = {}
         self._subscribers: list[Subscriber] = []
@@ -96,7 +97,11 @@ class MetadataFollower:
         self._lost = LostBrokers()
         self._stop_watching: Callable[[], None] = lambda: None
         self._is_publishing = False
-        """In each session, images are published once everything that is stored has been read. False: not joined."""
+        """Whether each new image is published; False while joining."""
+        self._joined_session = 0
+        """The session in which this broker is registered and has applied an image; 0 before the first."""
+        self._is_report_due = False
+        """Whether the ends of the logs have not been reported since this broker joined."""
         self._lock = asyncio.Lock()
         """Held while a decision is made and committed: a broker does not compete with itself."""
         self.changes = ClusterChanges(
@@ -126,9 +131,15 @@ class MetadataFollower:
     def is_session_confirmed(self) -> bool:
         """Whether nobody can have declared this broker dead yet, by this broker's own clock.
 
-        While it is False, others may lead its partitions: it must not acknowledge what needs the in-sync set.
+        While it is False, others may lead its partitions: it must not acknowledge what needs the in-sync set. A new
+        session is not enough. The leaders that others elected before are known once this broker has joined in it.
         """
-        return self._store.is_confirmed
+        return self._is_joined and self._store.is_confirmed
+
+    @property
+    def _is_joined(self) -> bool:
+        session_id = self._store.session_id
+        return session_id != 0 and session_id == self._joined_session
 
     def awaits_elections(self, topics: Iterable[str]) -> bool:
         """Whether one of these topics is about to get new leaders, because a broker has just been lost."""
@@ -150,7 +161,7 @@ class MetadataFollower:
         It may return an awaitable: changes that this broker makes wait for it.
         """
         self._subscribers.append(subscriber)
-        if self._is_publishing:
+        if self._published is not NO_IMAGE:
             self._pass_to(subscriber)
         return lambda: self._subscribers.remove(subscriber) if subscriber in self._subscribers else None
 
@@ -198,11 +209,11 @@ class MetadataFollower:
         Where no other replica is in sync, it stays leader until it stops. If the store times out, the others take
         over when this broker stops.
         """
-        if self._state is not FollowerState.MEMBER or not self._store.session_id:
+        if self._state is not FollowerState.MEMBER:
             return 0
         self._state = move(self._state, FollowerState.LEAVING)
         broker_id = self.broker_id
-        if self._image.brokers.keys() <= {broker_id}:
+        if not self._is_joined or self._image.brokers.keys() <= {broker_id}:
             return 0
         moved = 0
         try:
@@ -242,15 +253,16 @@ class MetadataFollower:
         self._is_publishing = False
         if not self._store.session_id:
             await self._store.start()
+        session_id = self._store.session_id
         try:
             await self._read_all()
             await self._register()
         except (SessionExpired, StoreUnavailable) as error:
-            self._is_publishing = False
             raise OttlaError(cannot_commit(error).detail, "Check the metadata store.") from error
-        except BaseException:
-            self._is_publishing = False
-            raise
+        self._is_publishing = True
+        self._publish(self._published)
+        await self.applied()
+        self._joined_session = session_id
         image = self._image
         log.info(
             "broker %d registered (cluster %s, controller %d, %d topics)",
@@ -263,18 +275,21 @@ class MetadataFollower:
         own = image.brokers.get(self.broker_id)
         if own is not None:
             self._joining = Joining(own, own.epoch, image.cluster_id)
+        self._is_report_due = self._log_ends is not None
         self._duties_due.set()
 
     async def _read_all(self) -> None:
-        # No decision is made from an empty image.
-        async with self._lock:
-            self._image, self._versions = NO_IMAGE, {}
-            try:
-                entries = await self._store.scan("/")
-                _check_not_migrated(entries)
-                self._on_changes([Change(entry.key, entry, entry.modified) for entry in entries])
-            except records.RecordError as error:
-                raise OttlaError(f"cannot read the stored metadata: {error}") from error
+        entries = await self._store.scan("/")
+        try:
+            _check_not_migrated(entries)
+            stored = {entry.key for entry in entries}
+            gone = [Change(key, None, 0) for key in self._versions if key not in stored]
+            found = [Change(entry.key, entry, entry.modified) for entry in entries]
+            # A broker that cannot read an entry does not start. One that runs keeps the value it has, also when it
+            # joins again: otherwise one bad entry would stop all brokers when their sessions expire.
+            self._apply([*gone, *found], is_strict=self._state is FollowerState.NEW)
+        except records.RecordError as error:
+            raise OttlaError(f"cannot read the stored metadata: {error}") from error
 
     async def _register(self) -> None:
         joining = self._joining
@@ -286,22 +301,20 @@ class MetadataFollower:
         waited_until = loop_time() + patience_ms / 1000
         is_waiting = False
         while True:
-            self._is_publishing = True
             try:
-                await self._submit(
+                await self._decide_and_commit(
                     lambda image: register(
                         image, joining, self._rules, new_cluster_id, self._clock(), awaited=self._awaited(image)
                     ),
-                    repeatable=True,
+                    self._store.commit_repeatable,
                 )
                 return
             except KafkaError as error:
-                self._is_publishing = False
                 if error.code not in _JOIN_HINTS:
                     raise
                 is_duplicate = error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
                 if is_duplicate and await self._is_registered():
-                    break
+                    return
                 if not is_duplicate or loop_time() >= waited_until:
                     raise OttlaError(error.detail, _JOIN_HINTS[error.code]) from None
             if not is_waiting:
@@ -314,9 +327,6 @@ class MetadataFollower:
                 )
             await asyncio.sleep(DUPLICATE_POLL_SECONDS)
             await self._store.sync()
-        self._is_publishing = True
-        self._publish(self._published)
-        await self.applied()
 
     async def _is_registered(self) -> bool:
         """Whether an earlier attempt in this session, which got no answer, has registered this broker."""
@@ -329,25 +339,28 @@ class MetadataFollower:
     # Following
 
     def _on_changes(self, changes: Sequence[Change]) -> None:
+        before = self._image
+        self._apply(changes)
+        if self._is_publishing and self._image is not before:
+            self._publish(before)
+
+    def _apply(self, changes: Sequence[Change], *, is_strict: bool = False) -> None:
+        """Updates the basis of decisions. Entries that cannot be read are ignored, unless `is_strict`."""
+        before = self._image
+        revision = max((change.revision for change in changes), default=before.version)
+        version = max(revision, before.version + 1)
+        try:
+            self._image = before.apply(changes, version)
+        except records.RecordError:
+            if is_strict:
+                raise
+            self._image = before.apply([change for change in changes if _is_readable(change)], version)
         versions = self._versions
         for key, entry, _ in changes:
             if entry is None:
                 versions.pop(key, None)
             else:
                 versions[key] = entry.version
-        before = self._image
-        revision = max((change.revision for change in changes), default=before.version)
-        version = max(revision, before.version + 1)
-        try:
-            image = before.apply(changes, version)
-        except records.RecordError:
-            if not self._is_publishing:
-                raise
-            # A running broker ignores entries that it cannot read; a starting one fails.
-            image = before.apply([change for change in changes if _is_readable(change)], version)
-        self._image = image
-        if self._is_publishing and image is not before:
-            self._publish(before)
 
     def _publish(self, before: ClusterImage) -> None:
         image = self._published = self._image
@@ -389,11 +402,11 @@ class MetadataFollower:
                 pass
             self._duties_due.clear()
             try:
-                if not self._store.session_id or not self._is_publishing:
-                    await self._join()
-                    if self._log_ends is not None:
-                        await self.report_logs(self._log_ends)
                 if self._state is FollowerState.MEMBER:
+                    if not self._is_joined:
+                        await self._join()
+                    if self._is_report_due and self._log_ends is not None:
+                        await self.report_logs(self._log_ends)
                     await self._controller.perform(self._image)
                     wait_seconds = await self._controller.next_duty(self._image)
                 problem = None
@@ -472,14 +485,14 @@ class MetadataFollower:
 
     async def report_logs(self, log_ends: "LogEnds") -> None:
         """Reports how long this broker's logs are, where that decides who becomes leader after a power failure."""
-        self._log_ends = log_ends
-        if not is_report_due(self._image, self.broker_id):
-            return
-        ends = log_ends()
-        while await self._submit(
-            lambda image: report_logs(image, self.broker_id, ends, limit=elections.MAX_CHANGES), repeatable=True
-        ):
-            log.info("broker %d: reported the ends of its logs after an unclean restart", self.broker_id)
+        self._log_ends, self._is_report_due = log_ends, True
+        if is_report_due(self._image, self.broker_id):
+            ends = log_ends()
+            while await self._submit(
+                lambda image: report_logs(image, self.broker_id, ends, limit=elections.MAX_CHANGES), repeatable=True
+            ):
+                log.info("broker %d: reported the ends of its logs after an unclean restart", self.broker_id)
+        self._is_report_due = False
 
     async def alter_partition(self, change: "IsrChange") -> ErrorCode:
         """Changes the in-sync set of a partition that this broker leads.

@@ -6,8 +6,7 @@ import enum
 class FollowerState(enum.Enum):
     """What the broker may change in the metadata, besides what clients request.
 
-    Independent of the session with the store: a broker whose session has expired registers again, in any state but
-    NEW and FROZEN.
+    Independent of the session with the store: a MEMBER whose session has expired registers again.
     """
 
     NEW = enum.auto()
@@ -15,7 +14,8 @@ class FollowerState(enum.Enum):
     MEMBER = enum.auto()
     """It is registered, and acts as controller if it is elected."""
     LEAVING = enum.auto()
-    """It hands over leadership and still serves; it has no duties as controller any more."""
+    """It hands over leadership and still serves. It has no duties as controller, and if its session expires, the others
+    have replaced it: it does not register again."""
     FROZEN = enum.auto()
     """It changes no leader and no in-sync set. It stops, with or without having handed over."""
 

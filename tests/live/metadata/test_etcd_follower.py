@@ -8,8 +8,8 @@ from ottla.metadata.etcd.location import parse_location
 from ottla.metadata.etcd.store import EtcdStore
 from tests.support.processes.etcd import EtcdCluster
 from tests.support.waiting import stretched
+from tests.support.worlds.follower_world import BrokersWorld as World
 from tests.unit.metadata.test_follower import *  # noqa: F403 - the tests
-from tests.unit.metadata.test_follower import World
 
 pytestmark = pytest.mark.long
 _numbers = itertools.count()

@@ -1,53 +1,28 @@
 """A broker's membership in the cluster: joining, changes, images, failover. Most tests run on both stores."""
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ottla.broker.settings.config import Settings, load_config
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, OttlaError
 from ottla.metadata.changes.cluster_changes import new_topic_id
 from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange, ResourceType
 from ottla.metadata.changes.topic_changes import MorePartitions, NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.sqlite.store import SqliteStore
-from ottla.metadata.store import Create, Entry, MetadataStore, Operation, Set, StoreUnavailable
+from ottla.metadata.store import Create, Entry, MetadataStore, Set, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text
-from tests.support.worlds.follower_world import FollowerWorld, registration, until
+from tests.support.worlds.follower_world import BrokersWorld as World
+from tests.support.worlds.follower_world import recording, registration, until
 
 NONE = ErrorCode.NONE
-
-
-class World(FollowerWorld):
-    async def start(self, broker_id: int, **settings: str) -> MetadataFollower:
-        config = load_config({name.replace("_", "."): value for name, value in settings.items()})
-        store = self._make()
-        follower = MetadataFollower(store, Settings(config))
-        await follower.start(registration(broker_id))
-        self.followers[broker_id], self.stores[broker_id] = follower, store
-        return follower
-
-    async def stop(self, broker_id: int) -> None:
-        follower = self.followers.pop(broker_id)
-        await follower.leave(5_000)
-        await follower.stop()
-
-    async def crash(self, broker_id: int) -> None:
-        """The process is killed: no transfer of leadership, and its session ends."""
-        follower = self.followers.pop(broker_id)
-        duties = follower._duties  # noqa: SLF001 (a crash stops it without the steps of stop())
-        assert duties is not None
-        duties.cancel()
-        await asyncio.gather(duties, return_exceptions=True)
-        follower._stop_watching()  # noqa: SLF001
-        await self.stores[broker_id].close()
 
 
 @pytest.fixture
@@ -58,14 +33,6 @@ def world(open_store: Callable[[], MetadataStore]) -> World:
 @pytest.fixture
 def memory_world(open_memory_store: Callable[[], MetadataStore]) -> World:
     return World(open_memory_store)
-
-
-@contextlib.asynccontextmanager
-async def recording(follower: MetadataFollower) -> AsyncIterator[list[ClusterImage]]:
-    images: list[ClusterImage] = []
-    end = follower.subscribe(images.append)
-    yield images
-    end()
 
 
 def test_a_single_broker_registers_and_becomes_controller_of_a_new_cluster(world: World) -> None:
@@ -494,97 +461,6 @@ def test_a_node_id_in_use_is_rejected_with_a_hint(world: World) -> None:
         with pytest.raises(OttlaError, match="id 0") as caught:
             await world.start(0)
         assert "node.id" in caught.value.hint
-
-    world.run(story)
-
-
-def test_a_broker_rejoins_after_its_session_expired(memory_world: World, tree: MemoryTree) -> None:
-    async def story() -> None:
-        ann, bob = await memory_world.start(0), await memory_world.start(1)
-        await until(ann, lambda image: len(image.brokers) == 2)
-        await ann.changes.create_topics([NewTopic("t", assignments=[(0, (0, 1))])])
-        async with recording(ann) as images:
-            tree.expire(memory_world.stores[0])  # type: ignore[arg-type]
-            with pytest.raises(KafkaError) as caught:
-                await ann.changes.create_topics([NewTopic("too-soon")])
-            assert caught.value.code == ErrorCode.NOT_CONTROLLER
-            assert caught.value.retriable
-            await until(ann, lambda image: image.controller_id == 1 and set(image.brokers) == {0, 1})
-        assert all("t" in image.topics for image in images[1:]), "the deletion was not visible in between"
-        await until(bob, lambda image: set(image.brokers) == {0, 1})
-        assert ann.image.topics["t"].partitions[0].leader == 1
-        assert (await ann.changes.create_topics([NewTopic("later")]))[0].error == NONE
-
-    memory_world.run(story)
-
-
-class ForgetfulStore(MemoryStore):
-    """A store that fails to answer one request of the next session."""
-
-    unanswered = ""
-    """The request: "scan", "commit" after it was applied, "lost commit" before."""
-
-    async def scan(self, prefix: str) -> list[Entry]:
-        self._fail_once("scan")
-        return await super().scan(prefix)
-
-    async def commit(self, operations: Sequence[Operation]) -> None:
-        self._fail_once("lost commit")
-        await super().commit(operations)
-        self._fail_once("commit")
-
-    def _fail_once(self, request: str) -> None:
-        if request == self.unanswered:
-            self.unanswered = ""
-            raise StoreUnavailable("the metadata store did not answer")
-
-
-@pytest.mark.parametrize("unanswered", ["scan", "lost commit", "commit"])
-def test_a_broker_rejoins_although_the_store_did_not_answer(
-    tree: MemoryTree, unanswered: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its session is alive, but it is not known to be registered in it: it reads the metadata and registers again."""
-    monkeypatch.setattr("ottla.metadata.follower.RECONNECT_SECONDS", 0.001)
-    world = World(lambda: ForgetfulStore(tree))
-
-    async def story() -> None:
-        ann, bob = await world.start(0), await world.start(1)
-        await until(ann, lambda image: len(image.brokers) == 2)
-        forgetful = world.stores[0]
-        assert isinstance(forgetful, ForgetfulStore)
-        forgetful.unanswered = unanswered
-        tree.expire(forgetful)
-        await until(bob, lambda image: set(image.brokers) == {1})
-        await until(bob, lambda image: set(image.brokers) == {0, 1})
-        await bob.changes.create_topics([NewTopic("later", assignments=[(0, (0, 1))])])
-        await until(ann, lambda image: "later" in image.topics and set(image.brokers) == {0, 1})
-        assert forgetful.unanswered == "", "the request was made"
-        assert ann.broker_epoch == bob.image.brokers[0].epoch
-        assert (await ann.changes.create_topics([NewTopic("last")]))[0].error == NONE
-
-    world.run(story)
-
-
-def test_a_starting_broker_whose_registration_was_repeated_is_no_duplicate_of_itself(tree: MemoryTree) -> None:
-    """A store retries a commit whose answer was lost, and finds the key that the first attempt created."""
-
-    class RetryingStore(MemoryStore):
-        has_retried = False
-
-        async def commit(self, operations: Sequence[Operation]) -> None:
-            await super().commit(operations)
-            if not self.has_retried:
-                self.has_retried = True
-                await super().commit(operations)
-
-    world = World(lambda: RetryingStore(tree))
-
-    async def story() -> None:
-        ann = await world.start(0)
-        assert set(ann.image.brokers) == {0}
-        assert ann.broker_epoch == ann.image.brokers[0].epoch
-        with pytest.raises(OttlaError, match=r"node\.id 0"):
-            await world.start(0)
 
     world.run(story)
 
