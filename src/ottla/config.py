@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from ottla.checks import number_from_text
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, did_you_mean
 
 C = TypeVar("C")
 
@@ -174,10 +174,7 @@ def parse(config_class: type[C], values: Mapping[str, str]) -> C:
 
 def unknown_setting(name: str, known: Iterable[str]) -> ConfigError:
     """The error for an unknown name, with the most similar known one as a hint."""
-    import difflib  # only needed for errors
-
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return ConfigError(f"Unknown setting {name}", f"Did you mean {close[0]}?" if close else "")
+    return ConfigError(f"Unknown setting {name}", did_you_mean(name, known, "docs/settings.md lists the settings."))
 
 
 def describe(config: Any) -> dict[str, str | None]:

@@ -1,6 +1,7 @@
 """Kafka's error codes, the exception that carries one, and the exceptions for user errors. Pure."""
 
 import enum
+from collections.abc import Iterable
 from typing import Any, Self
 
 
@@ -279,6 +280,27 @@ def with_hint(message: str, hint: str) -> str:
     if not hint or hint in message:
         return message
     return f"{message} {hint}" if message.endswith((".", "?", "!", ":")) else f"{message}. {hint}"
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that is most similar to a misspelled one, or an empty string.
+
+    >>> nearest("retention.sm", ["retention.ms", "segment.ms"]), nearest("orders", ["retention.ms"])
+    ('retention.ms', '')
+    """
+    import difflib  # only needed for errors
+
+    return next(iter(difflib.get_close_matches(name, list(known), n=1)), "")
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
+    """The hint for an unknown name: the most similar known one, or else `otherwise`.
+
+    >>> did_you_mean("ordes", ["orders", "prices"])
+    'Did you mean orders?'
+    """
+    similar = nearest(name, known)
+    return f"Did you mean {similar}?" if similar else otherwise
 
 
 def _rebuild(cls: type[Exception], args: tuple[Any, ...], state: dict[str, Any]) -> Exception:

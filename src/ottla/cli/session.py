@@ -1,10 +1,11 @@
 """Shared by all commands: options for the brokers, a connection check, lookups, and error messages."""
 
 import asyncio
-import difflib
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ from ottla.client.core.model import ConsumerRecord, TopicDescription
 from ottla.client.core.security import client_security
 from ottla.client.core.security_settings import SECURITY
 from ottla.client.core.settings import AdminConfig, ClientConfig, ConsumerConfig, build, parse_endpoint
-from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
+from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError, did_you_mean
 from ottla.net.client.connection import Connection
 from ottla.net.client.tls_errors import DroppedTlsError
 from ottla.types import TopicPartition
@@ -136,6 +137,23 @@ def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
     return parsed
 
 
+def parse_time(text: str) -> int:
+    """The timestamp of a date and time, which is local unless it has an offset, or of milliseconds since 1970.
+
+    Raises ValueError.
+
+    >>> parse_time("1700000000000"), parse_time("@1700000000000"), parse_time("2023-11-14T22:13:20+00:00")
+    (1700000000000, 1700000000000, 1700000000000)
+    """
+    stripped = text.strip()
+    if re.fullmatch(r"@?\d+", stripped):
+        return int(stripped.removeprefix("@"))
+    try:
+        return int(datetime.fromisoformat(stripped).timestamp() * 1000)
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"{text} is out of range") from error
+
+
 def check_topic_name(name: str) -> str:
     """Rejects topic names that every broker rejects, before a request is sent."""
     problem = topic_name_problem(name)
@@ -157,9 +175,7 @@ def find_topics(
             raise
     known = [topic.name for topic in admin.list_topics(include_internal=True)]
     missing = next(name for name in names if name not in known)
-    close = difflib.get_close_matches(missing, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else otherwise
-    raise CommandError(f"topic {missing} does not exist", hint)
+    raise CommandError(f"topic {missing} does not exist", did_you_mean(missing, known, otherwise))
 
 
 def check_partitions(topic: TopicDescription, partitions: Sequence[int]) -> None:

@@ -1,6 +1,5 @@
 """`ottla txn`: inspect transactions and their history, find hanging ones, abort or commit them."""
 
-import difflib
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from ottla.client.admin.transaction_model import (
 )
 from ottla.client.blocking import Admin
 from ottla.clock import system_clock
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError, did_you_mean
 from ottla.types import TRANSACTIONS_TOPIC, TopicPartition, partition_for
 
 app = typer.Typer(help="Inspect transactions, find hanging ones, and abort or commit them.", no_args_is_help=True)
@@ -352,8 +351,7 @@ def timeline(
         raise CommandError("no transactions on this cluster yet", f"the topic {TRANSACTIONS_TOPIC} does not exist")
     steps, others = read_steps(bootstrap, name, counts[TRANSACTIONS_TOPIC])
     if not steps:
-        close = difflib.get_close_matches(name, others, n=1)
-        hint = f"did you mean {close[0]}?" if close else "list the ids with: ottla txn list"
+        hint = did_you_mean(name, others, "list the ids with: ottla txn list")
         raise CommandError(f"transactional id {name} has no history", hint)
     first = steps[0][1]
     is_whole = first is not None and first.state == "Empty" and first.producer_epoch == 0
@@ -424,8 +422,7 @@ def _find(admin: Admin, name: str) -> TransactionDescription:
         if error.code != ErrorCode.TRANSACTIONAL_ID_NOT_FOUND:
             raise
     known = [listing.transactional_id for listing in admin.list_transactions()]
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "list the ids with: ottla txn list"
+    hint = did_you_mean(name, known, "list the ids with: ottla txn list")
     raise CommandError(f"transactional id {name} does not exist", hint)
 
 

@@ -3,13 +3,12 @@
 Spark passes options as text. Each function takes the written options, by name, and the name of one.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from ottla.checks import number_from_text, unsigned_from_text
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, did_you_mean
 from ottla.types import INT64_MAX
 
 S = TypeVar("S", bound=str)
@@ -71,9 +70,8 @@ def choice(written: Mapping[str, str], name: str, choices: Sequence[S]) -> S:
     for each in choices:
         if each == text:
             return each
-    close = difflib.get_close_matches(text, choices, n=1)
     allowed = f"Use {', '.join(choices[:-1])} or {choices[-1]}."
-    raise _bad_value(written, name, f"Did you mean {close[0]}?" if close else allowed)
+    raise _bad_value(written, name, did_you_mean(text, choices, allowed))
 
 
 def batch_id(written: Mapping[str, str], name: str) -> int | None:

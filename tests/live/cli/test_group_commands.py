@@ -172,7 +172,7 @@ def test_groups_are_listed_as_a_table_and_as_json(run: Run, admin: Admin, group:
 
 def test_an_unknown_state_is_rejected_with_a_suggestion(run: Run) -> None:
     done = run("group", "list", "--state", "stabel")
-    assert (done.status, done.err) == (2, "ottla: unknown value stabel for --state (did you mean stable?)\n")
+    assert (done.status, done.err) == (2, "ottla: unknown value stabel for --state (Did you mean stable?)\n")
 
 
 # Describe
@@ -287,7 +287,7 @@ def test_a_missing_group_is_reported_with_a_similar_name(run: Run, admin: Admin,
     admin.alter_group_offsets(group, {partitions[0]: 0})
     for command in ("describe", "members", "delete"):
         done = run("group", command, f"{group}x")
-        assert (done.status, done.err) == (1, f"ottla: group {group}x does not exist (did you mean {group}?)\n")
+        assert (done.status, done.err) == (1, f"ottla: group {group}x does not exist (Did you mean {group}?)\n")
 
 
 # Members

@@ -85,7 +85,7 @@ def test_describe_shows_state_timeout_and_partitions(run: Run, side: Side, begun
     assert "ago" in shown
     missing = run("txn", "describe", "describe")
     assert missing.status == 1
-    assert "did you mean described?" in missing.err
+    assert "Did you mean described?" in missing.err
 
 
 def test_an_open_transaction_is_aborted_by_its_id(run: Run, side: Side, begun: Story) -> None:

@@ -4,7 +4,6 @@ A value is looked up in this order: the topic's setting, this broker's dynamic s
 brokers, the file or command line, the default. DescribeConfigs shows which of them was used.
 """
 
-import difflib
 import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from ottla.broker.settings.unused_settings import (
     unused_setting,
 )
 from ottla.config import BROKER_ALIASES, Setting, settings_of, unknown_setting
-from ottla.errors import ConfigError, ErrorCode, KafkaError, with_hint
+from ottla.errors import ConfigError, ErrorCode, KafkaError, nearest, with_hint
 from ottla.log.config import TopicConfig
 from ottla.metadata.etcd.location import is_etcd, parse_location
 from ottla.metadata.image import ClusterImage, TopicImage
@@ -526,5 +525,5 @@ def _overridden(config: Any, settings: Mapping[str, Setting], texts: Mapping[str
 
 
 def _near_match(name: str, known: Mapping[str, Setting]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    similar = nearest(name, known)
+    return f" (did you mean {similar}?)" if similar else ""

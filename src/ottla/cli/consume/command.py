@@ -6,7 +6,6 @@ import re
 import string
 import sys
 from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -22,6 +21,7 @@ from ottla.cli.session import (
     client_settings,
     find_topics,
     open_admin,
+    parse_time,
     report_outages,
 )
 from ottla.client.blocking import Consumer
@@ -213,12 +213,9 @@ def parse_start(text: str) -> Start:
         return Start("last", int(lowered[1:]))
     if re.fullmatch(r"\d+", lowered):
         return Start("offset", int(lowered))
-    if re.fullmatch(r"@\d+", lowered):
-        return Start("time", int(lowered[1:]))
     try:
-        moment = datetime.fromisoformat(text.strip())
-        return Start("time", int(moment.timestamp() * 1000))
-    except (ValueError, OverflowError, OSError):
+        return Start("time", parse_time(text))
+    except ValueError:
         raise OttlaError(
             f"--from {text} is not a valid start position",
             "use beginning, end, an offset, -N, a time such as 2026-01-31T12:00, or @MILLISECONDS",

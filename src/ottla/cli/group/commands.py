@@ -1,6 +1,5 @@
 """`ottla group`: the app with all subcommands; list, members and delete live here."""
 
-import difflib
 import sys
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from ottla.cli.group.text import GroupId, find_group, partitions_text, refuse_me
 from ottla.cli.output import console, plural, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, open_admin
 from ottla.client.admin.group_model import GroupMember
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, did_you_mean
 from ottla.types import partitions_by_topic
 
 app = typer.Typer(help="Inspect consumer groups, their lag and rebalances; reset their offsets.", no_args_is_help=True)
@@ -168,6 +167,5 @@ def check_known(option: str, given: Iterable[str], known: tuple[str, ...]) -> No
     lowered = [name.lower() for name in known]
     for name in given:
         if name.lower() not in lowered:
-            close = difflib.get_close_matches(name.lower(), lowered, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"use one of {', '.join(known)}"
+            hint = did_you_mean(name.lower(), lowered, f"use one of {', '.join(known)}")
             raise OttlaError(f"unknown value {name} for {option}", hint)

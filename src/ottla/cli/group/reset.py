@@ -1,8 +1,6 @@
 """`ottla group reset-offsets`: changes a group's committed offsets. Without --execute it only shows the changes."""
 
-import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Annotated, NamedTuple
 
 import typer
@@ -12,7 +10,15 @@ from ottla.cli.group.lag import find_offsets
 from ottla.cli.group.offset_files import read_offsets, write_offsets
 from ottla.cli.group.text import refuse_members
 from ottla.cli.output import CommandError, console, plural, print_json, print_table
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, check_partitions, find_topics, open_admin
+from ottla.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    check_partitions,
+    find_topics,
+    open_admin,
+    parse_time,
+)
 from ottla.client.admin.group_model import GroupDescription
 from ottla.client.blocking import Admin
 from ottla.client.core.model import EARLIEST, LATEST, CommittedOffset
@@ -133,7 +139,7 @@ def choose_target(
     if to_latest:
         asked.append(("--to-latest", lambda: Target("latest")))
     if to_time is not None:
-        asked.append(("--to-time", lambda: Target("time", parse_time(to_time))))
+        asked.append(("--to-time", lambda: Target("time", _time_of(to_time))))
     if shift_by is not None:
         asked.append(("--shift-by", lambda: Target("shift", shift_by)))
     if to_offset is not None:
@@ -152,17 +158,10 @@ def choose_target(
     return asked[0][1]()
 
 
-def parse_time(text: str) -> int:
-    """
-    >>> parse_time("1700000000000"), parse_time("2023-11-14T22:13:20+00:00")
-    (1700000000000, 1700000000000)
-    """
-    stripped = text.strip()
-    if re.fullmatch(r"@?\d+", stripped):
-        return int(stripped.removeprefix("@"))
+def _time_of(text: str) -> int:
     try:
-        return int(datetime.fromisoformat(stripped).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):
+        return parse_time(text)
+    except ValueError:
         raise OttlaError(
             f"--to-time {text} is not a valid time", "write 2026-01-31T12:00, or milliseconds since 1970"
         ) from None

@@ -1,6 +1,5 @@
 """Shared by the group commands: group lookup, and short texts for members and partitions."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from rich.text import Text
 from ottla.cli.output import CommandError, plural
 from ottla.client.admin.group_model import GroupDescription, GroupMember
 from ottla.client.blocking import Admin
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError, did_you_mean
 from ottla.types import TopicPartition, partitions_by_topic
 
 GroupId = Annotated[str, typer.Argument(metavar="GROUP", help="The group's id.")]
@@ -28,8 +27,7 @@ def find_group(admin: Admin, group_id: str) -> GroupDescription:
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
     known = [listed.group_id for listed in admin.list_groups()]
-    close = difflib.get_close_matches(group_id, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "list the groups with: ottla group list"
+    hint = did_you_mean(group_id, known, "list the groups with: ottla group list")
     raise CommandError(f"group {group_id} does not exist", hint)
 
 

@@ -135,12 +135,12 @@ def verify(
         chosen_seed = random.randrange(1_000_000) if seed is None else seed
         options = Options(
             workloads=_workloads(workload),
-            seconds=parse_time(time),
+            seconds=parse_duration(time),
             seed=chosen_seed,
             clients=clients,
             partitions=partitions,
             rate=rate,
-            patience_s=parse_time(patience),
+            patience_s=parse_duration(patience),
             prefix=prefix or f"ottla-verify-{chosen_seed}",
             replication_factor=replication_factor,
         )
@@ -269,10 +269,10 @@ def _choose(option: str, value: str, allowed: Sequence[str]) -> None:
         raise OttlaError(f"unknown value of {option}: {value}", f"choose from {', '.join(allowed)}")
 
 
-def parse_time(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Seconds.
 
-    >>> parse_time("90s"), parse_time("5m"), parse_time("1h30m"), parse_time("2.5")
+    >>> parse_duration("90s"), parse_duration("5m"), parse_duration("1h30m"), parse_duration("2.5")
     (90.0, 300.0, 5400.0, 2.5)
     """
     match = _DURATION.fullmatch(text.strip())

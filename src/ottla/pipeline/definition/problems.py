@@ -1,12 +1,11 @@
 """Mistakes in a pipeline's file, each with its place and a hint, and a reader that collects them. Pure."""
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, did_you_mean
 
 TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 INTERVAL = re.compile(r"\d+ *(milliseconds?|ms|seconds?|s|minutes?|min|hours?|h|days?|d)")
@@ -63,8 +62,7 @@ class Reader:
         if known is not None:
             for key in value:
                 if str(key) not in known:
-                    close = difflib.get_close_matches(str(key), list(known), n=1)
-                    hint = f"Did you mean {close[0]}?" if close else f"The keys are {', '.join(known)}."
+                    hint = did_you_mean(str(key), known, f"The keys are {', '.join(known)}.")
                     self.problem([*path, str(key)], "unknown key", hint)
         return {str(key): item for key, item in value.items()}
 
@@ -79,11 +77,10 @@ class Reader:
             self.problem(path, "is empty", "Set a value, or remove the key.")
             return None
         if among and text not in among:
-            close = difflib.get_close_matches(text.lower().replace("_", "-"), among, n=1)
             self.problem(
                 path,
                 f"is {text}",
-                f"Did you mean {close[0]}?" if close else f"Use {', '.join(among[:-1])} or {among[-1]}.",
+                did_you_mean(text.lower().replace("_", "-"), among, f"Use {', '.join(among[:-1])} or {among[-1]}."),
             )
             return None
         return text

@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from ottla.errors import AuthenticationError, KafkaError, OttlaError
+from ottla.errors import AuthenticationError, KafkaError, OttlaError, did_you_mean
 from ottla.pipeline.definition.model import Output, Pipeline
 from ottla.pipeline.definition.problems import PipelineError, Problem
 from ottla.pipeline.running.failures import explain
@@ -87,7 +87,6 @@ def _of_spark(made: Pipeline, path: tuple[str, ...], error: Exception) -> Proble
 
 def check_topics(made: Pipeline, bootstrap: str) -> list[Problem]:
     """The topics of the pipeline that do not exist."""
-    import difflib
 
     from ottla.client.blocking import Admin
 
@@ -105,8 +104,7 @@ def check_topics(made: Pipeline, bootstrap: str) -> list[Problem]:
     places |= dict.fromkeys(made.topics_out, ("sink",) if ("sink",) in made.lines else ("outputs",))
     for topic, path in places.items():
         if topic not in there:
-            close = difflib.get_close_matches(topic, there, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"Create it: ottla topic create {topic}."
+            hint = did_you_mean(topic, there, f"Create it: ottla topic create {topic}.")
             cause = f"there is no topic {topic} at {bootstrap}"
             problems.append(Problem(made.file, made.line_of(*path), ".".join(path), cause, hint))
     return problems

@@ -1,6 +1,5 @@
 """The options of `format("ottla-database")`: names, defaults, checks. Pure."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from ottla.client.core.guarantees import Guarantee
 from ottla.client.stores.table_names import TABLE_NAME_HINT, table_name_problem
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, did_you_mean, nearest
 from ottla.spark.option_values import batch_id, choice, integer_or
 from ottla.types import INT32_MAX
 
@@ -49,8 +48,8 @@ class DatabaseOptions:
         given: dict[str, str] = {}
         for name, value in options.items():
             if name.lower() not in known:
-                close = difflib.get_close_matches(name.lower(), list(known), n=1)
-                hint = f"Did you mean {known[close[0]]}?" if close else f"The options are {', '.join(DOCS)}."
+                similar = nearest(name.lower(), known)
+                hint = f"Did you mean {known[similar]}?" if similar else f"The options are {', '.join(DOCS)}."
                 raise ConfigError(f'format("ottla-database") has no option {name}', hint)
             given[known[name.lower()]] = value
         for needed in ("url", "table"):
@@ -115,8 +114,7 @@ def _check_url(url: str) -> str:
                 "Use a file: Spark runs its tasks in several processes.",
             )
         return url
-    close = difflib.get_close_matches(scheme, ["sqlite", "postgresql"], n=1)
-    hint = f"Did you mean {close[0]}?" if close else f"Use {DOCS['url']}."
+    hint = did_you_mean(scheme, ["sqlite", "postgresql"], f"Use {DOCS['url']}.")
     raise ConfigError(f"url {without_password(url)} is not a supported database", hint)
 
 

@@ -1,6 +1,5 @@
 """The options of `writeStream.format("ottla")` and `write.format("ottla")`: names, defaults, checks. Pure."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.guarantees import Guarantee
 from ottla.client.core.settings import AdminConfig, ConsumerConfig, ProducerConfig, build
 from ottla.config import settings_of
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, nearest
 from ottla.spark.option_values import batch_id, boolean, choice
 
 KAFKA = "kafka."
@@ -242,5 +241,6 @@ def unknown_option(name: str) -> ConfigError:
     known |= {f"{KAFKA}{each}": f"{KAFKA}{each}" for each in settings_of(ProducerConfig)}
     if f"{KAFKA}{small}" in known:
         return ConfigError(f"unknown option {name}", f"Did you mean {KAFKA}{small}?")
-    close = difflib.get_close_matches(small, list(known), n=1)
-    return ConfigError(f"unknown option {name}", f"Did you mean {known[close[0]]}?" if close else "")
+    similar = nearest(small, known)
+    hint = f"Did you mean {known[similar]}?" if similar else f"The options are {', '.join(NAMES)}."
+    return ConfigError(f"unknown option {name}", hint)

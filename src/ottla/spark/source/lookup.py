@@ -1,6 +1,5 @@
 """Looks up the partitions of a source's topics, and where they begin and end."""
 
-import difflib
 import logging
 import re
 import time
@@ -12,7 +11,7 @@ from ottla.client.core.model import EARLIEST, LATEST, TopicDescription
 from ottla.client.core.settings import AdminConfig
 from ottla.clock import monotonic
 from ottla.config import settings_of
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError, did_you_mean
 from ottla.spark.source.offsets import METADATA_DELAY_S, Found, Offsets, SourceOffset, may_be_stale
 from ottla.spark.source.options import Bound, SourceOptions
 from ottla.types import ZERO_UUID, TopicPartition
@@ -93,10 +92,7 @@ class Lookup:
         return [there[name] for name in names if name in there]
 
     def _missing_topic(self, name: str, there: Iterable[str]) -> OttlaError:
-        close = difflib.get_close_matches(name, list(there), n=3, cutoff=0.5)
-        hint = (
-            f"Did you mean {' or '.join(close)}?" if close else "Create it first, for example with: ottla topic create."
-        )
+        hint = did_you_mean(name, there, f"Create it first, for example with: ottla topic create {name}.")
         return OttlaError(f"there is no topic {name} at {self.options.bootstrap}", hint)
 
     # --- offsets ------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """The options of `format("ottla")` as a source, with the names of Spark's Kafka source: values, conflicts. Pure."""
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from ottla.client.core.foreign_settings import security_name
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.config import settings_of
-from ottla.errors import ConfigError
+from ottla.errors import ConfigError, nearest
 from ottla.spark.option_values import boolean, choice, duration_ms, integer, integer_or
 from ottla.spark.source.offsets import Split
 from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
@@ -239,11 +238,9 @@ def _check_names(given: Mapping[str, str]) -> None:
         if name in _BY_LOWER or name.startswith(PREFIX) or name == "path":
             continue
         candidates = [*_BY_LOWER, BOOTSTRAP, *(PREFIX + setting for setting in settings_of(ConsumerConfig))]
-        close = difflib.get_close_matches(name, candidates, n=1)
-        bare = PREFIX + name in candidates
-        nearest = PREFIX + name if bare else close[0] if close else ""
+        similar = PREFIX + name if PREFIX + name in candidates else nearest(name, candidates)
         hint = (
-            f"Did you mean {_BY_LOWER.get(nearest, nearest)}?" if nearest else f"The options are {', '.join(OPTIONS)}."
+            f"Did you mean {_BY_LOWER.get(similar, similar)}?" if similar else f"The options are {', '.join(OPTIONS)}."
         )
         raise ConfigError(f"unknown option {name} of the source ottla", hint)
 
@@ -265,10 +262,10 @@ def _client_settings(given: Mapping[str, str]) -> tuple[dict[str, str], str | No
     known = settings_of(ConsumerConfig)
     for name in chosen:
         if name not in known:
-            close = difflib.get_close_matches(name, list(known), n=1)
+            similar = nearest(name, known)
             raise ConfigError(
                 f"unknown option {PREFIX}{name}: the client has no setting {name}",
-                f"Did you mean {PREFIX}{close[0]}?" if close else "Remove it.",
+                f"Did you mean {PREFIX}{similar}?" if similar else "Remove it.",
             )
     try:
         build(ConsumerConfig, chosen, {})
