@@ -85,6 +85,24 @@ def serve(context: typer.Context) -> None:
     raise typer.Exit(run_broker(context.args))
 
 
+def hide_types(command: Any) -> None:
+    """Removes Python types, such as <list[str]> and <bool>, from the help of arguments and of --help."""
+    for each in getattr(command, "commands", {}).values():
+        hide_types(each)
+    parameters_of = command.get_params  # includes --help, which is created on first use
+
+    def get_params(context: Any) -> Any:
+        found = parameters_of(context)
+        for each in found:
+            if each.param_type_name == "argument":
+                each.display_type_rich = lambda ctx: None
+            elif each.name == "help":
+                each.metavar = ""
+        return found
+
+    command.get_params = get_params
+
+
 def run(words: Sequence[str]) -> int:
     """Runs one command line and returns its exit status. User errors never end in a traceback."""
     prepare_streams()
@@ -92,6 +110,7 @@ def run(words: Sequence[str]) -> int:
     is_known = bool(words) and words[0] in COMMANDS
     command = typer.main.get_command(build(words[:1] if is_known else COMMANDS))
     add_options(command)
+    hide_types(command)
     try:
         with command.make_context("ottla", list(words)) as context:
             command.invoke(context)

@@ -21,7 +21,7 @@ from ottla.security.quota_entities import (
     WHOLE_NUMBERS,
 )
 
-app = typer.Typer(help="Show and change quotas: how fast users and clients may go.", no_args_is_help=True)
+app = typer.Typer(help="Show and change quotas: rate limits for users and clients.", no_args_is_help=True)
 
 User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Quotas of this user.")]
 ClientId = Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Quotas of clients with this id.")]
@@ -46,9 +46,7 @@ SEE_UNITS = {
 
 @app.command(name="set")
 def set_quotas(
-    quotas: Annotated[
-        list[str], typer.Argument(metavar="QUOTA=VALUE...", help="For example producer_byte_rate=10MB/s.")
-    ],
+    quotas: Annotated[list[str], typer.Argument(metavar="QUOTA=VALUE", help="For example producer_byte_rate=10MB/s.")],
     user: User = None,
     client_id: ClientId = None,
     ip: Ip = None,
@@ -118,7 +116,7 @@ def list_quotas(
 @app.command(name="remove")
 def remove_quotas(
     quotas: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUOTA...]", help="Quotas to remove. Default: all of the entity.")
+        list[str] | None, typer.Argument(metavar="QUOTA", help="Quotas to remove. Default: all of the entity.")
     ] = None,
     user: User = None,
     client_id: ClientId = None,

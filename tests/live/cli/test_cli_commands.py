@@ -1,6 +1,7 @@
 """The commands against a running broker: what they do, print and reject."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def test_the_number_of_partitions_cannot_decrease(run: Run, topic: str) -> None:
 def test_a_missing_topic_is_reported_with_a_similar_name(run: Run, topic: str) -> None:
     run("topic", "create", f"{topic}-orders")
     assert run("topic", "describe", f"{topic}-ordres").err.strip() == (
-        f"ottla: topic {topic}-ordres does not exist (did you mean {topic}-orders?)"
+        f"ottla: topic {topic}-ordres does not exist (Did you mean {topic}-orders?)"
     )
     assert run("consume", "zzz").err.strip() == (
         "ottla: topic zzz does not exist (create it with: ottla topic create zzz)"
@@ -467,6 +468,7 @@ def test_help_fits_80_columns_and_shows_examples(
     ran = run(*words, "--help")
     assert ran.status == 0
     assert "Usage: ottla" in ran.out
+    assert not re.search(r"<(list|bool|str|int|path)|\[\[", ran.out, re.IGNORECASE), "a Python type or double brackets"
     is_group = words in ((), ("topic",))
     assert is_group or "Examples:" in ran.out
     examples = [line for line in ran.out.partition("Examples:")[2].partition("╭")[0].splitlines() if line.strip()]

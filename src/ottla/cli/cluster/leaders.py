@@ -15,7 +15,7 @@ SHOWN = 20
 
 def elect_leaders(
     names: Annotated[
-        list[str], typer.Argument(metavar="[TOPIC]", help="Only these topics. Default: all.", show_default=False)
+        list[str], typer.Argument(metavar="TOPIC", help="Only these topics. Default: all.", show_default=False)
     ] = [],  # noqa: B006
     unclean: Annotated[
         bool,

@@ -23,7 +23,9 @@ AT_ONCE = 1000
 EXAMPLE = "orders:0=1,2,3"
 UNTHROTTLE = "ottla cluster reassign --unthrottle"
 
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until all data is copied, and show the progress.")]
+Wait = Annotated[
+    bool, typer.Option("--wait/--no-wait", metavar="", help="Wait until all data is copied, and show the progress.")
+]
 Throttle = Annotated[
     int | None,
     typer.Option(
@@ -40,7 +42,7 @@ def reassign(
     targets: Annotated[
         list[str],
         typer.Argument(
-            metavar="[TOPIC:PARTITION=BROKERS | TOPIC]",
+            metavar="TOPIC:PARTITION=BROKERS | TOPIC",
             help=f"New replicas, preferred leader first, as in {EXAMPLE}; or a topic, with --replication or --cancel.",
             show_default=False,
         ),

@@ -98,9 +98,9 @@ def demo(
     not yet committed; failpoints hold the tasks there. At the end every order
     must be counted exactly once. For comparison it also shows the rows that
     the kills left behind, which no read_committed consumer ever sees, and an
-    at-least-once output with its duplicates. Takes less than 2 minutes on two
-    idle cores. With --brokers, the broker that leads most partitions is killed
-    instead of the only one.
+    at-least-once output with its duplicates. Takes about a minute and a half
+    on two idle cores. With --brokers, the broker that leads most partitions is
+    killed instead of the only one.
 
     \b
     Examples:

@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,16 +30,7 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Pipeline file (YAML or Python).")]
-Brokers = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap",
-        "-b",
-        metavar="HOST:PORT,…",
-        envvar="OTTLA_BOOTSTRAP",
-        help="Brokers. Default: `bootstrap` in FILE, else an embedded broker.",
-    ),
-]
+brokers_option = partial(typer.Option, "--bootstrap", "-b", metavar="HOST:PORT,…", envvar="OTTLA_BOOTSTRAP")
 Master = Annotated[
     str | None,
     typer.Option("--master", metavar="URL", help="Spark master. Default: `master` in FILE, else this machine."),
@@ -52,7 +44,9 @@ def run(
     file: File,
     master: Master = None,
     once: Annotated[bool, typer.Option("--once", metavar="", help="Process the available records, then exit.")] = False,
-    bootstrap: Brokers = None,
+    bootstrap: Annotated[
+        str | None, brokers_option(help="Brokers. Default: `bootstrap` in FILE, else an embedded broker.")
+    ] = None,
     changes: Changes = [],  # noqa: B006
     max_restarts: Annotated[
         int,
@@ -186,7 +180,10 @@ def _view(made: "Pipeline", as_json: bool) -> "View":
 @app.command()
 def validate(
     file: File,
-    bootstrap: Brokers = None,
+    bootstrap: Annotated[
+        str | None,
+        brokers_option(help="Brokers whose topics are checked. Default: `bootstrap` in FILE; without both, none are."),
+    ] = None,
     changes: Changes = [],  # noqa: B006
     no_spark: Annotated[
         bool, typer.Option("--no-spark", metavar="", help="Check only what needs no Spark: keys, options and topics.")
@@ -285,7 +282,9 @@ def status(
     which: Annotated[
         str, typer.Argument(metavar="FILE|NAME", help="Pipeline file, or name of a pipeline that ran on this machine.")
     ],
-    bootstrap: Brokers = None,
+    bootstrap: Annotated[
+        str | None, brokers_option(help="Brokers. Default: `bootstrap` in FILE, else those of the last run.")
+    ] = None,
     changes: Changes = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> None:
