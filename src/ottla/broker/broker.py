@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ottla.broker")
 
-"""Next to the directories of partitions, which all end with a number."""
 STOP_GRACE_MS = 3_000
 """How long requests in progress may take to finish when the broker stops."""
 LEAVE_TIMEOUT_MS = 2_000

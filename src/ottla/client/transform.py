@@ -33,9 +33,9 @@ TRANSACTION_TIMEOUT_MS = 10_000
 """Shorter than the producer's default: after a crash, the next owner of the partitions waits for this long."""
 CLEAN_UP_S = 10
 """After Ctrl-C: how long aborting the transaction and leaving the group may take."""
-HASTE_MS = 3_000
+CLOSE_TIMEOUT_MS = 3_000
 """After Ctrl-C: how long closing each of the two clients may take."""
-MOVED_ON = frozenset(
+REBALANCED = frozenset(
     {
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -44,7 +44,7 @@ MOVED_ON = frozenset(
     }
 )
 """The group has rebalanced without this member: the new owner of the partitions processes the records again."""
-DONE_AGAIN = MOVED_ON | {
+RETRY_AFTER_ABORT = REBALANCED | {
     ErrorCode.TRANSACTION_ABORTABLE,
     ErrorCode.INVALID_TXN_STATE,
     ErrorCode.PRODUCER_FENCED,
@@ -310,7 +310,7 @@ class _Work:
                 if until_end and await self.consumer.is_at_end():
                     break
         except asyncio.CancelledError:
-            patience_ms = HASTE_MS
+            patience_ms = CLOSE_TIMEOUT_MS
             raise
         finally:
             try:
@@ -366,7 +366,7 @@ class _Work:
                 group = await self.consumer.group_metadata()
                 await self.producer.send_offsets_to_transaction(_following(records), group)
         except TransactionAbortable as error:
-            if not error.retriable and error.code not in DONE_AGAIN:
+            if not error.retriable and error.code not in RETRY_AFTER_ABORT:
                 raise
             # Read the partitions that are still assigned again.
             self.done.aborted += 1
@@ -381,7 +381,7 @@ class _Work:
             for output in outputs:
                 topic = output.topic or self.to
                 if topic is None:
-                    raise OttlaError("an output has no topic", "Pass to=, or Output(…, topic=…).")
+                    raise OttlaError(f"{_place(record)}: an output has no topic", "Pass to=, or Output(…, topic=…).")
                 delivery = await self.producer.send(
                     topic,
                     output.value,
@@ -398,7 +398,7 @@ class _Work:
         try:
             await self.consumer.commit(_following(records))
         except KafkaError as error:
-            if error.code not in MOVED_ON:
+            if error.code not in REBALANCED:
                 raise
             log.warning(
                 "group %s: %d records are read again because the group has rebalanced without this member (%s); if "

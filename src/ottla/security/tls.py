@@ -56,7 +56,7 @@ def server_context(settings: Settings) -> ssl.SSLContext:
     context.verify_mode = _choice(settings, "ssl.client.auth", "none", CLIENT_AUTH)
     authorities = read_authorities(settings)
     if authorities is not None:
-        _load_authorities(context, authorities)
+        _load_authorities(context, authorities, settings)
     elif context.verify_mode != ssl.CERT_NONE:
         raise ConfigError(
             f"ssl.client.auth={settings.get('ssl.client.auth')} needs the certificates of the authorities that sign "
@@ -87,7 +87,7 @@ def client_context(settings: Settings) -> ssl.SSLContext:
     if authorities is None:
         context.load_default_certs()
     else:
-        _load_authorities(context, authorities)
+        _load_authorities(context, authorities, settings)
     key = read_key_material(settings)
     if key is not None:
         _load_key(context, key, _key_source(settings))
@@ -298,11 +298,16 @@ def _load_key(context: ssl.SSLContext, key: KeyMaterial, source: str) -> None:
         ) from None
 
 
-def _load_authorities(context: ssl.SSLContext, certificates: str) -> None:
+def _load_authorities(context: ssl.SSLContext, certificates: str, settings: Settings) -> None:
     try:
         context.load_verify_locations(cadata=certificates)
     except (ssl.SSLError, ValueError):
-        raise ConfigError("the trust store has a certificate that cannot be read") from None
+        location = settings.get("ssl.truststore.location")
+        source = f"ssl.truststore.location: {location}" if location else "ssl.truststore.certificates"
+        raise ConfigError(
+            f"{source} has a certificate that cannot be read",
+            "Replace it: `openssl x509 -noout -text` must be able to read each certificate.",
+        ) from None
 
 
 def check_validity(chain: str, source: str) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ottla.client.blocking import Admin, Consumer, Producer
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError, OttlaError
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_a_prepared_transaction_stays_while_its_producer_continues_with_another_
     assert found == [b"0", b"2"]
 
 
-def test_continue_as_is_refused_in_an_open_transaction(broker: "EmbeddedBroker", topic: str) -> None:
+def test_continue_as_is_refused_in_an_open_transaction_and_without_an_id(broker: "EmbeddedBroker", topic: str) -> None:
     with Producer(bootstrap_servers=broker.bootstrap, transactional_id=topic) as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -53,5 +53,7 @@ def test_continue_as_is_refused_in_an_open_transaction(broker: "EmbeddedBroker",
             producer.continue_as("another")
         producer.abort_transaction()
         producer.continue_as("another")
+        with pytest.raises(ArgumentError, match=r"the new id is empty\. Pass a non-empty transactional id\."):
+            producer.continue_as("")
     with Producer(bootstrap_servers=broker.bootstrap) as plain, pytest.raises(OttlaError, match="transactional"):
         plain.continue_as("another")

@@ -251,7 +251,7 @@ def is_left(topics: Topics) -> None:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cleaning up after Ctrl-C takes as long as it takes: also when the machine stalls."""
-    monkeypatch.setattr("ottla.client.transform.HASTE_MS", 60_000)
+    monkeypatch.setattr("ottla.client.transform.CLOSE_TIMEOUT_MS", 60_000)
     monkeypatch.setattr("ottla.client.transform.CLEAN_UP_S", 60)
 
 
@@ -276,7 +276,7 @@ import ottla
 import ottla.client.transform
 from ottla import AsyncProducer
 
-ottla.client.transform.HASTE_MS = 60_000
+ottla.client.transform.CLOSE_TIMEOUT_MS = 60_000
 ottla.client.transform.CLEAN_UP_S = 60
 bootstrap, source, to, group = sys.argv[1:]
 
@@ -405,6 +405,20 @@ def test_results_that_cannot_be_written_are_refused(topics: Topics) -> None:
         topics.run(function, "at-least-once", max_poll_records=1)
     done = topics.run(function, "at-most-once", max_poll_records=1)
     assert done.failed == 1
+
+
+def test_an_output_without_a_topic_is_refused_with_its_record(topics: Topics) -> None:
+    settings = {"bootstrap.servers": topics.bootstrap}
+    expected = rf"^while transforming {topics.source}-\d at offset 0: an output has no topic\. Pass to="
+    with pytest.raises(OttlaError, match=expected):
+        transform(
+            lambda record: record.value,
+            topics.source,
+            group_id=topics.group,
+            guarantee="at-least-once",
+            settings=settings,
+            until_end=True,
+        )
 
 
 def test_a_record_may_become_several_or_none_in_any_topic(topics: Topics) -> None:

@@ -12,6 +12,8 @@ from ottla.security.certificates import read_pem_certificates
 from ottla.security.tls import client_context, files_of, openssl_cipher, server_context
 from tests.support.certificates import Authority, Issued
 
+UNREADABLE = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
@@ -185,11 +187,21 @@ def test_each_mistake_has_its_own_error(authority: Authority, issued: Issued, tm
     ):
         with pytest.raises(ConfigError, match=error):
             server_context(settings)
+    unreadable = tmp_path / "unreadable.pem"
+    unreadable.write_text(UNREADABLE)
     for settings, error in (
         ({"ssl.enabled.protocols": "TLSv1.1"}, "Invalid value TLSv1.1"),
         ({"ssl.enabled.protocols": "TLSv1.3", "ssl.protocol": "TLSv1.2"}, "leave no TLS version enabled"),
         ({"ssl.cipher.suites": "TLS_RSA_WITH_NONSENSE"}, "no such cipher suite"),
         ({"ssl.truststore.certificates": "nonsense"}, "has no certificate"),
+        (
+            {"ssl.truststore.certificates": UNREADABLE},
+            r"^ssl\.truststore\.certificates has a certificate that",
+        ),
+        (
+            {"ssl.truststore.location": str(unreadable)},
+            r"^ssl\.truststore\.location: .*unreadable\.pem has a",
+        ),
         ({"ssl.endpoint.identification.algorithm": "ldap"}, "Invalid value ldap"),
     ):
         with pytest.raises(ConfigError, match=error):

@@ -23,6 +23,8 @@ MAX_DOCUMENT_BYTES = 1024 * 1024
 TIMEOUT_SECONDS = 10.0
 MIN_REFRESH_SECONDS = 10.0
 """A token with an unknown key triggers a refresh of the keys, but not more often than this."""
+MAX_SHOWN = 100
+"""How many characters of a key id an error shows. It is part of a token that was not verified."""
 _URL = "sasl.oauthbearer.jwks.endpoint.url"
 
 
@@ -113,7 +115,11 @@ class OauthTokens:
             if key_id is None and len(self._keys) == 1:
                 return next(iter(self._keys.values()))
             if key_id not in self._keys:
-                raise SaslFailure("the token is signed with an unknown key")
+                # The text names the setting, not its value: clients see it before they have logged in.
+                if key_id is None:
+                    raise SaslFailure(f"the token has no key id, but {_URL} has {len(self._keys)} keys")
+                shown = repr(key_id[:MAX_SHOWN])
+                raise SaslFailure(f"the token is signed with the unknown key {shown}, which {_URL} does not have")
         return self._keys[key_id]
 
     async def refresh(self) -> None:

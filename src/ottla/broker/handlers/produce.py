@@ -38,7 +38,7 @@ from ottla.replication.applying import HostedTopic
 from ottla.replication.replica import Replica
 from ottla.replication.replica_manager import ACKS_ALL
 from ottla.security.resources import Operation, Resource, ResourceType
-from ottla.types import INTERNAL_TOPICS, REBALANCES_TOPIC, TopicPartition
+from ottla.types import INTERNAL_TOPICS, REBALANCES_TOPIC, TopicPartition, uuid_to_text
 
 TopicAnswer = ProduceResponse.TopicProduceResponse
 PartitionAnswer = ProduceResponse.PartitionProduceResponse
@@ -343,7 +343,7 @@ def _not_leading(context: Context, name: str, topic_id: bytes, index: int) -> Ka
     if context.api_version >= 13:
         known = services.image.topic_names.get(topic_id)
         if known is None:
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_to_text(topic_id)}")
         name = known
     return services.replicas.not_leading(name, index)
 

@@ -27,6 +27,7 @@ from ottla.client.core.arguments import (
     check_max_records,
     take_assignors,
 )
+from ottla.client.core.cluster_view import topic_failure
 from ottla.client.core.interceptors import ConsumerInterceptor, check_interceptors, intercept_consume
 from ottla.client.core.metrics import Metrics
 from ottla.client.core.model import (
@@ -46,7 +47,6 @@ from ottla.client.group import group_calls
 from ottla.client.group.consumer_coordinator import CommitCallback, ConsumerCoordinator
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.clock import Clock, system_clock
-from ottla.errors import KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.types import TopicPartition
 
@@ -198,7 +198,7 @@ class AsyncConsumer:
         if not await network.until(lambda: topic in view.topics or topic in view.topic_errors, wait_ms):
             raise network.out_of_time(wait_ms, f"looking up topic {topic}")
         if topic not in view.topics:
-            raise KafkaError(view.topic_errors[topic], f"topic {topic}")
+            raise topic_failure(view.topic_errors[topic], topic)
         return view.topics[topic]
 
     async def pause(self, partitions: Iterable[PartitionLike]) -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from ottla.client.core.cluster_view import REFRESHING, ClusterView, Leader
+from ottla.client.core.cluster_view import REFRESHING, ClusterView, Leader, topic_failure
 from ottla.client.core.model import EARLIEST, LATEST
 from ottla.client.core.offset_requests import build_list_offsets, read_list_offsets
 from ottla.client.core.polling import Poll, Request
@@ -252,7 +252,7 @@ class Positions:
                 self._view.request_update()
                 error = self._view.topic_errors.get(partition.topic)
                 if error is not None and not error.retriable:
-                    self._failed(state, KafkaError(error, f"topic {partition.topic}"), now)
+                    self._failed(state, topic_failure(error, partition.topic), now)
                 poll.wake_by(max(state.retry_at, now + self._backoff.initial_ms))
                 continue
             state.fetch_state = FetchState.RESETTING

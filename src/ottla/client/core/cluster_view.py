@@ -12,6 +12,8 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest
 from ottla.types import ZERO_UUID, TopicPartition
 
+MISSING_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
 REFRESHING = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -248,6 +250,17 @@ class ClusterView:
         self.topics.pop(topic, None)
         for partition in self.partitions.pop(topic, ()):
             self._leaders.pop(partition, None)
+
+
+def topic_failure(code: ErrorCode, topic: str) -> KafkaError:
+    """The error for a topic that the metadata has only an error code for."""
+    return KafkaError(code, f"topic {topic} does not exist" if code in MISSING_TOPIC else f"topic {topic}")
+
+
+def missing_partition(topic: str, partition: int, count: int, where: str = "") -> KafkaError:
+    """The error for a partition that a topic of `count` partitions does not have."""
+    detail = f"{where}topic {topic} has partitions 0 to {count - 1}, not {partition}"
+    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
 
 
 def describe_topic(topic: Any) -> TopicDescription:

@@ -16,6 +16,7 @@ log = logging.getLogger("ottla.client")
 
 
 def _kibibytes(value: Any) -> Any:
+    """The only conversion that can fail: with ValueError or TypeError, if the value is not a whole number."""
     return int(value) * 1024
 
 
@@ -182,4 +183,4 @@ def _converted(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
         return convert(value)
     except (TypeError, ValueError):
         shown = HIDDEN if looks_secret(name) else value
-        raise ConfigError(f"Invalid value {shown} for configuration {name}") from None
+        raise ConfigError(f"Invalid value {shown} for configuration {name}", "Use a whole number.") from None

@@ -4,7 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 
-from ottla.client.core.cluster_view import ClusterView, Leader
+from ottla.client.core.cluster_view import MISSING_TOPIC, ClusterView, Leader, missing_partition, topic_failure
 from ottla.client.core.model import MAX_TIMESTAMP, OffsetAndTimestamp
 from ottla.client.core.network import Network
 from ottla.client.core.offset_requests import build_list_offsets, read_list_offsets
@@ -15,7 +15,7 @@ from ottla.types import TopicPartition
 
 _MIN_VERSION = {MAX_TIMESTAMP: 7}
 
-NO_RETRY = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+NO_RETRY = MISSING_TOPIC
 """Retriable in the protocol, but final for an admin call: there is no such topic."""
 
 
@@ -80,12 +80,11 @@ def why_missing(view: ClusterView, partition: TopicPartition) -> KafkaError | No
     """The error if the metadata has no such topic or partition; None if it has."""
     error = view.topic_errors.get(partition.topic)
     if error is not None:
-        return KafkaError(error, f"topic {partition.topic}")
+        return topic_failure(error, partition.topic)
     count = view.find_partition_count(partition.topic)
     if count is None or 0 <= partition.partition < count:
         return None
-    detail = f"topic {partition.topic} has partitions 0 to {count - 1}, not {partition.partition}"
-    return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+    return missing_partition(partition.topic, partition.partition, count)
 
 
 async def _ask(

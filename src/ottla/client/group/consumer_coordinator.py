@@ -11,6 +11,7 @@ from ottla.assignors.base import Assignor
 from ottla.client.admin.limits import with_limits
 from ottla.client.consumer.positions import Positions
 from ottla.client.consumer.subscription import Subscription, TopicWatch
+from ottla.client.core.cluster_view import topic_failure
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.network import Network
@@ -196,7 +197,7 @@ class ConsumerCoordinator:
             self._reported_version = view.version
             view.request_update()
             self._network.wake()
-            raise KafkaError(view.topic_errors[refused], f"topic {refused}")
+            raise topic_failure(view.topic_errors[refused], refused)
         for errors in (self.membership.errors, self.coordinator.errors):
             if errors:
                 raise errors.pop(0)

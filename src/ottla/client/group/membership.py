@@ -356,7 +356,10 @@ class Membership:
     def _assignor(self) -> Assignor:
         assignor = self.assignors.get(self.protocol or "")
         if assignor is None:
-            raise OttlaError(f"the group chose the assignor {self.protocol}, which this consumer does not have")
+            raise OttlaError(
+                f"the group chose the assignor {self.protocol}, which this consumer does not have",
+                "Add it to partition.assignment.strategy.",
+            )
         return assignor
 
     def _on_sync(self, response: Any, version: int, now: int) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.client.consumer.arrow import arrow_module
 from ottla.client.core.arguments import check_topic
-from ottla.client.core.cluster_view import ClusterView
+from ottla.client.core.cluster_view import ClusterView, missing_partition, topic_failure
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.producer.accumulator import Accumulator, ProducerBatch
 from ottla.client.producer.partitioner import StickyPartitioner
@@ -343,7 +343,7 @@ class ArrowSend:
         for name in names:
             known = self._view.partitions.get(name)
             if known is None:  # deleted since it was looked up
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name}")
+                raise topic_failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
             bases.append(len(partitions))
             counts.append(len(known))
             partitions += known
@@ -355,8 +355,7 @@ class ArrowSend:
             loose = rows.assign(slots, code_data, self._arrow.partitions_of(chunk, first_row), bases, counts)
         except LookupError as error:
             row, topic, partition = error.args
-            detail = f"row {row}: topic {names[topic]} has partitions 0 to {counts[topic] - 1}, not {partition}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail) from None
+            raise missing_partition(names[topic], partition, counts[topic], f"row {row}: ") from None
         if loose:
             self._stick(rows, slots, names, bases)
         order = array("i", bytes(4 * rows.count))

@@ -12,6 +12,7 @@ from ottla.checks import require_number
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.core import unclosed
 from ottla.client.core.arguments import Timeout, as_bytes, as_headers, as_timeout_ms, as_timestamp, check_topic
+from ottla.client.core.cluster_view import missing_partition, topic_failure
 from ottla.client.core.interceptors import (
     ProducerInterceptor,
     ProducerRecord,
@@ -330,8 +331,7 @@ class AsyncProducer:
                 partition = self._sticky.partition(topic, size_bytes)
                 topic_queues.sticky = self._sticky.find_current(topic)
         elif not 0 <= partition < len(partitions):
-            detail = f"topic {topic} has partitions 0 to {len(partitions) - 1}, not {partition}"
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+            raise missing_partition(topic, partition, len(partitions))
         if timestamp is None:
             timestamp = self._clock()
         delivery = self._accumulator.append(partitions[partition], timestamp, key, value, headers, size_bytes)
@@ -381,7 +381,7 @@ class AsyncProducer:
             detail = f"topic {topic} did not appear within {limit}{self._network.blame()}"
             raise KafkaError(view.topic_errors.get(topic, ErrorCode.REQUEST_TIMED_OUT), detail)
         if topic not in view.topics:
-            raise KafkaError(view.topic_errors[topic], f"topic {topic}")
+            raise topic_failure(view.topic_errors[topic], topic)
 
     async def _until_room(self, deadline: int) -> None:
         """Waits until some of the buffer is free. Meanwhile batches do not linger."""

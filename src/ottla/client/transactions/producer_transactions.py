@@ -15,7 +15,7 @@ from ottla.client.producer.sender import Sender
 from ottla.client.transactions.requests import GroupMetadata, group_metadata
 from ottla.client.transactions.state import Operation, State
 from ottla.client.transactions.transaction_manager import TransactionManager
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ArgumentError, ErrorCode, KafkaError, OttlaError
 
 Offsets = Mapping[Any, Any]
 """(topic, partition) -> the offset of the next record to read, or an object with offset, leader_epoch, metadata."""
@@ -123,8 +123,12 @@ class ProducerTransactions:
 
     def continue_as(self, transactional_id: str) -> None:
         before = self.require_manager("continue_as()")
-        if not transactional_id or before.state not in (State.READY, State.PREPARED):
-            problem = f"the producer is {before.state.value}" if transactional_id else "the new id is empty"
+        if not transactional_id:
+            raise ArgumentError(
+                "continue_as() is not possible: the new id is empty", "Pass a non-empty transactional id."
+            )
+        if before.state not in (State.READY, State.PREPARED):
+            problem = f"the producer is {before.state.value}"
             raise OttlaError(f"continue_as() is not possible: {problem}", "End or prepare the transaction first.")
         self._network.remove(before)
         self.config = replace(self.config, transactional_id=transactional_id)

@@ -94,9 +94,11 @@ class Joining:
         join.group = group
         self._admit(join)
         if not group.supports(request.protocol_type, join.protocols):
+            names = ", ".join(name for name, _ in join.protocols) or "none"
             raise KafkaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"the members of group {group.group_id} share none of these protocols",
+                f"the members of group {group.group_id} share none of the member's protocols of type "
+                f"{request.protocol_type or '(empty)'}: {names}",
             )
         self._check_memory(join)
         if is_created:

@@ -161,6 +161,7 @@ def test_the_start_of_the_log_is_returned(world: DataWorld) -> None:
 def test_an_unknown_topic_id_has_its_own_error(world: DataWorld) -> None:
     answer = only_partition(world.ask(produce_request({(b"0123456789abcdef", 0): batch_of("a")}), 13))
     assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+    assert answer.error_message == "no topic has the id MDEyMzQ1Njc4OWFiY2RlZg"
 
 
 def test_a_partition_of_another_broker_is_answered_with_its_leader(world: DataWorld) -> None:

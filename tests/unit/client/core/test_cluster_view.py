@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ottla.client.core.cluster_view import ClusterView, Leader
+from ottla.client.core.cluster_view import ClusterView, Leader, topic_failure
 from ottla.client.core.model import Node
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff
@@ -177,6 +177,11 @@ def test_a_missing_topic_is_remembered_and_requested_again() -> None:
     answer(seen, response(("t", {0: (1, 0)})), 100)
     assert seen.topic_errors == {}
     assert seen.find_partition_count("t") == 1
+
+
+def test_only_a_missing_topic_is_said_not_to_exist() -> None:
+    assert topic_failure(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t").detail == "topic t does not exist"
+    assert topic_failure(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t").detail == "topic t"
 
 
 def test_an_invalid_topic_is_not_requested_repeatedly() -> None:

@@ -109,7 +109,11 @@ def test_kafka_pythons_assignors_are_ours_of_the_same_name() -> None:
             "connections would not be secured",
         ),
         (ProducerConfig, {"linger.ms": 1, "queue.buffering.max.ms": 2}, r"linger\.ms is set twice: queue\.buff"),
-        (ProducerConfig, {"queue.buffering.max.kbytes": "many"}, "Invalid value many for configuration queue"),
+        (
+            ProducerConfig,
+            {"queue.buffering.max.kbytes": "many"},
+            r"Invalid value many for configuration queue\.buffering\.max\.kbytes\. Use a whole number\.",
+        ),
         (ProducerConfig, {"partitioner": "consistent_random"}, "keys would go to other partitions"),
         (ConsumerConfig, {"value.deserializer": len}, "DeserializingConsumer takes value_deserializer="),
         (ProducerConfig, {"key.serializer": str}, "SerializingProducer takes key_serializer="),

@@ -19,6 +19,7 @@ from ottla.replication.replica import Replica
 from ottla.replication.replica_selection import LEADER, is_rack_aware, preferred_replica
 from ottla.replication.waiting import FetchWait, Limit
 from ottla.security.resources import Operation, ResourceType
+from ottla.types import uuid_to_text
 
 if TYPE_CHECKING:
     from ottla.security.authorizer import Decisions
@@ -339,7 +340,7 @@ class Reading:
         if self.context.api_version >= TOPIC_IDS_SINCE:
             name = self.context.services.image.topic_names.get(topic)
             if name is None:
-                return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+                return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {uuid_to_text(topic)}")
             topic = name
         return self.replicas.not_leading(topic, partition)
 
