@@ -6,10 +6,13 @@ import os
 import socket
 import stat
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 BATCH_ID, QUERY_ID, RUN_ID = "streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id"
 """The local properties that identify a task's batch, query and run. The id of a run is its job group."""
+
+SettingsKey = tuple[tuple[str, str], ...]
 
 LAST_FREEZE = 64
 
@@ -21,6 +24,11 @@ QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _to_spark: list[socket.socket | None] = []
 """A worker's connection to Spark, once it was looked up; None if it is a Unix domain socket."""
 os.register_at_fork(after_in_child=_to_spark.clear)
+
+
+def settings_key(settings: Mapping[str, str]) -> SettingsKey:
+    """The key of a client that a worker keeps for the next task with the same settings."""
+    return tuple(sorted(settings.items()))
 
 
 class Prompt:

@@ -4,18 +4,16 @@ Spark reuses workers, so connections are kept between tasks. A forked worker sta
 """
 
 import os
-from collections.abc import Mapping
 
 from ottla.client.blocking import Producer
 from ottla.errors import ErrorCode, KafkaError
 from ottla.spark.sink.clients import PATIENCE_MS, Clients, clients, run
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.options import SinkOptions
+from ottla.spark.workers import SettingsKey, settings_key
 
 NO_TWO_PHASE = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorCode.UNSUPPORTED_VERSION)
 """The errors of brokers with two-phase commit (KIP-939) turned off, and without it."""
-
-SettingsKey = tuple[tuple[str, str], ...]
 
 _without_two_phase: set[str] = set()
 """Brokers that rejected two-phase commit: a worker tries each only once."""
@@ -110,10 +108,6 @@ def take_plain(options: SinkOptions) -> Producer:
 
 def keep_plain(producer: Producer, options: SinkOptions) -> None:
     _plain[settings_key(options.producer_settings())] = producer
-
-
-def settings_key(settings: Mapping[str, str]) -> SettingsKey:
-    return tuple(sorted(settings.items()))
 
 
 async def _longest_timeout(owned: Clients) -> int | None:

@@ -14,6 +14,7 @@ from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.spark.explaining import BrokersAway
 from ottla.spark.source.offsets import METADATA_DELAY_S, OffsetRange, recreated
+from ottla.spark.workers import SettingsKey, settings_key
 from ottla.types import ZERO_UUID, TopicPartition
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class RangeConsumer(Consumer):
         return self._call(self._async.rest())
 
 
-idle: dict[tuple[tuple[str, str], ...], RangeConsumer] = {}
+idle: dict[SettingsKey, RangeConsumer] = {}
 """Consumers that no task uses at the moment, by their settings. A worker runs one task after the other."""
 
 _of_parents: list[RangeConsumer] = []
@@ -166,21 +167,17 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def borrow(settings: Mapping[str, str]) -> RangeConsumer:
-    return idle.pop(_key(settings), None) or RangeConsumer({**DEFAULTS, **settings})
+    return idle.pop(settings_key(settings), None) or RangeConsumer({**DEFAULTS, **settings})
 
 
 def give_back(settings: Mapping[str, str], consumer: RangeConsumer) -> None:
     consumer.rest()
-    before = idle.pop(_key(settings), None)
+    before = idle.pop(settings_key(settings), None)
     if before is not None:
         before.close()
-    idle[_key(settings)] = consumer
+    idle[settings_key(settings)] = consumer
     while len(idle) > IDLE_CONSUMERS_MAX:
         idle.pop(next(iter(idle))).close()
-
-
-def _key(settings: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(settings.items()))
 
 
 def read_ranges(
