@@ -149,7 +149,9 @@ def refused(ottla: SecureOttla, client: str, name: str, topic: str) -> Outcome:
     assert mistake.password not in outcome.text.replace("wrong version", "")
 
     def lines() -> list[str]:
-        return [line for line in ottla.broker.log[log_size:].splitlines() if " leader " not in line]
+        # On a busy machine the watchdog reports that the broker did not get the CPU.
+        new = ottla.broker.log[log_size:].splitlines()
+        return [line for line in new if " leader " not in line and "the event loop was" not in line]
 
     def is_logged() -> bool:
         return any(re.search(mistake.log, line) for line in lines())

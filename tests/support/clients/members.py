@@ -393,14 +393,15 @@ class JavaMember(Member):
     def _take(self, state: dict[str, Any]) -> None:
         if "error" in state:
             raise RuntimeError(f"the Java consumer failed: {state}")
-        for topic, partition, offset, value in state["received"][len(self.received) :]:
-            self.read(topic, partition, offset, base64.b64decode(value))
+        # Before the records: who waits for a record, and counts the rebalances then, has seen the first assignment.
         for what, partitions in state["events"][len(self.events) :]:
             named = [_parse_partition(text) for text in partitions]
             if what == "assigned":
                 self.assigned(named)
             else:
                 self.revoked(named)
+        for topic, partition, offset, value in state["received"][len(self.received) :]:
+            self.read(topic, partition, offset, base64.b64decode(value))
 
 
 def _parse_partition(text: str) -> TopicPartition:

@@ -26,7 +26,7 @@ class Ack(NamedTuple):
 
     at: float
     partition: int
-    offset: int
+    offset: int | None
     value: bytes
 
 
@@ -64,7 +64,7 @@ class SteadyProducer(BackgroundClient):
             self.sent += 1
             yield number % self.partitions, b"%s-%d" % (self.name.encode(), number), following - time.monotonic()
 
-    def acknowledged(self, partition: int, offset: int, value: bytes) -> None:
+    def acknowledged(self, partition: int, offset: int | None, value: bytes) -> None:
         self.acks.append(Ack(time.monotonic(), partition, offset, value))
 
     def failed(self, error: object) -> None:
