@@ -106,7 +106,10 @@ class ApiKey(enum.IntEnum):
 
 
 class Api(NamedTuple):
-    """One API. `max_version` is the newest that the tables define; the broker's handlers decide which it serves."""
+    """One API. `max_version` is the newest that its table defines.
+
+    The broker serves every version if `broker/handlers/` has a file for the API, else none.
+    """
 
     key: int
     name: str

@@ -222,7 +222,7 @@ class LeaderFetcher:
     def _answered(self, plan: FetchPlan, future: "asyncio.Future[Answer]") -> None:
         error = None if future.cancelled() else future.exception()
         if self._is_stopped or plan.generation != self.fetches.generation:
-            # With an earlier request, this one was given up as lost. It is no longer counted as in flight.
+            # It was given up together with another request that failed, and is no longer counted as in flight.
             return
         if future.cancelled() or error is not None:
             self._lost(error)

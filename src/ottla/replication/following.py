@@ -127,7 +127,7 @@ class LeaderFetches:
         self.partitions: dict[PartitionKey, Followed] = {}
         self.in_flight = 0
         self.generation = 0
-        """Increases when a connection is lost: requests in flight get no answer."""
+        """Increases when a connection is lost: requests in flight are given up, and late answers are ignored."""
         self._changed: dict[PartitionKey, Followed] = {}
         """To be sent in the next request, because the leader does not have their current state."""
         self._known: set[PartitionKey] = set()
