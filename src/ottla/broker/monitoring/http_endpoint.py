@@ -7,8 +7,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ottla.checks import port_from_text
-from ottla.errors import ConfigError
+from ottla.broker.settings.listeners import parse_metrics_listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +46,7 @@ class HttpEndpoint:
 
     async def listen(self, address: str) -> None:
         """Listens on HOST:PORT. Raises OSError."""
-        host, port = parse_address(address)
+        host, port = parse_metrics_listen(address)
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(lambda: _Http(self), host or None, port)
         self.port = self._listener.sockets[0].getsockname()[1]
@@ -69,17 +68,6 @@ class HttpEndpoint:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    host, colon, text = address.rpartition(":")
-    port = port_from_text(text)
-    if not colon or port is None:
-        raise ConfigError(
-            f"Invalid value {address} for configuration ottla.metrics.listen",
-            "Write HOST:PORT, for example 127.0.0.1:9308.",
-        )
-    return host.strip("[]"), port
 
 
 class _Http(asyncio.Protocol):
@@ -127,7 +115,7 @@ class _Http(asyncio.Protocol):
             try:
                 page = self._endpoint.page(path)
             except Exception:
-                log.exception("cannot compute the page %s", path.decode(errors="replace"))
+                log.exception("page %s: cannot be computed", path.decode(errors="replace"))
                 page = Page(b"internal error; see the broker's log\n", status=b"500 Internal Server Error")
             self._send(page, with_body=method == b"GET")
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from ottla.broker.settings.config import BrokerConfig
 from ottla.broker.settings.listener_security import PREFIX, ListenerSettings, listener_of
-from ottla.broker.settings.listeners import parse_listeners
+from ottla.broker.settings.listeners import parse_listeners, parse_metrics_listen, security_protocols
 from ottla.errors import ConfigError
+from ottla.security.protocols import SecurityProtocol
 from ottla.types import Endpoint
 
 LISTENERS, METRICS = "listeners", "metrics"
@@ -27,20 +28,26 @@ def check_exposure(config: BrokerConfig) -> list[str]:
 
 def _exposed(config: BrokerConfig) -> Iterator[tuple[str, str]]:
     """What is reachable from other machines without protection: LISTENERS or METRICS, and the address."""
-    protocols = dict(pair.strip().split(":", 1) for pair in config.listener_security_protocol_map.split(",") if pair)
+    protocols = security_protocols(config)
     for listener in parse_listeners(config):
-        protocol = protocols.get(listener.name, "")
+        protocol = protocols[listener.name]
         address = f"{listener.name}://{_shown(listener.host, listener.port)}"
         if is_loopback(listener.host):
             continue
-        if protocol.endswith("PLAINTEXT"):
-            yield LISTENERS if protocol == "PLAINTEXT" else UNENCRYPTED, address
-        elif protocol == "SSL" and not config.authorizer_class_name and not _needs_certificate(config, listener.name):
+        if protocol is SecurityProtocol.PLAINTEXT:
+            yield LISTENERS, address
+        elif protocol is SecurityProtocol.SASL_PLAINTEXT:
+            yield UNENCRYPTED, address
+        elif (
+            protocol is SecurityProtocol.SSL
+            and not config.authorizer_class_name
+            and not _needs_certificate(config, listener.name)
+        ):
             yield ANONYMOUS, address
     if config.metrics_listen is not None:
-        host, colon, port = config.metrics_listen.rpartition(":")
-        if colon and not is_loopback(host):
-            yield METRICS, _shown(host.strip("[]"), port)
+        host, port = parse_metrics_listen(config.metrics_listen)
+        if not is_loopback(host):
+            yield METRICS, _shown(host, port)
 
 
 def _needs_certificate(config: BrokerConfig, listener: str) -> bool:
@@ -70,8 +77,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _shown(host: str, port: int | str) -> str:
-    return str(Endpoint(host or "0.0.0.0", int(port)))
+def _shown(host: str, port: int) -> str:
+    return str(Endpoint(host or "0.0.0.0", port))
 
 
 def _danger(what: str, address: str) -> str:

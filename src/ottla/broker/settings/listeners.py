@@ -64,8 +64,9 @@ def parse_listeners(config: BrokerConfig) -> list[Listener]:
     if not found:
         raise ConfigError("listeners has no address to listen on", EXAMPLE)
     ports = [listener.port for listener in found if listener.port != 0]
-    if len(ports) != len(set(ports)):
-        raise ConfigError("listeners has the same port twice", "Use a different port for each listener.")
+    for port in ports:
+        if ports.count(port) > 1:
+            raise ConfigError(f"listeners has the same port twice: {port}", "Use a different port for each listener.")
     inter_broker = config.inter_broker_listener_name
     if inter_broker is not None and inter_broker.upper() not in {listener.name for listener in found}:
         raise ConfigError(
@@ -133,6 +134,18 @@ def advertised_endpoints(
 def check_advertised(config: BrokerConfig) -> None:
     """Checks `advertised.listeners` before anything is started."""
     advertised_endpoints(config, {listener.name: listener for listener in parse_listeners(config)}, lambda: "localhost")
+
+
+def parse_metrics_listen(text: str) -> tuple[str, int]:
+    """The host and port of `ottla.metrics.listen`. Raises ConfigError."""
+    host, colon, number = text.rpartition(":")
+    port = port_from_text(number)
+    if not colon or port is None:
+        raise ConfigError(
+            f"Invalid value {text} for configuration ottla.metrics.listen",
+            "Write HOST:PORT, for example 127.0.0.1:9308.",
+        )
+    return host.strip("[]"), port
 
 
 def _parse(setting: str, items: Sequence[str]) -> list[Listener]:

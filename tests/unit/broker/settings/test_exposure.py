@@ -44,6 +44,26 @@ def test_one_open_listener_is_enough() -> None:
         )
 
 
+@pytest.mark.parametrize("protocol_map", ["open:PLAINTEXT", "OPEN:plaintext", " Open : Plaintext "])
+def test_the_case_of_names_and_protocols_does_not_hide_an_open_listener(protocol_map: str) -> None:
+    with pytest.raises(ConfigError, match=r"OPEN://0\.0\.0\.0:9093"):
+        dangers(listeners="open://:9093", listener_security_protocol_map=protocol_map)
+    (danger,) = dangers(
+        listeners="OPEN://:9093",
+        listener_security_protocol_map=protocol_map.replace("PLAINTEXT", "SASL_PLAINTEXT")
+        .replace("plaintext", "sasl_plaintext")
+        .replace("Plaintext", "Sasl_Plaintext"),
+        sasl_enabled_mechanisms="SCRAM-SHA-512",
+    )
+    assert "uses SASL without TLS" in danger
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:http", "0.0.0.0:99999", "0.0.0.0"])
+def test_a_bad_address_for_metrics_is_a_config_error(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"for configuration ottla\.metrics\.listen"):
+        dangers(listeners="PLAINTEXT://127.0.0.1:9092", ottla_metrics_listen=address)
+
+
 def test_sasl_without_tls_is_allowed_with_a_warning() -> None:
     settings = {
         "listener_security_protocol_map": "OPEN:SASL_PLAINTEXT",
