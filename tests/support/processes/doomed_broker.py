@@ -7,6 +7,7 @@ signal in the first commit after the file was created, and removes the file righ
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 from ottla.cli.main import main
@@ -23,6 +24,8 @@ def install(doom: str) -> None:
         if os.path.exists(path):
             os.unlink(path)
             os.kill(os.getpid(), signal.Signals[name])
+            # Another thread may take the signal, some time later. This one must not commit until then.
+            time.sleep(3600)
         return result
 
     vars(sqlite_store)["apply_operations"] = fatal
