@@ -21,12 +21,13 @@ from ottla import Admin, Broker, Producer
 from ottla.client.consumer.fetcher import Fetcher
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
-from ottla.spark.explaining import BrokersAway
+from ottla.spark.explaining import BrokersUnavailable
 from ottla.spark.source import reading
 from ottla.spark.source.offsets import OffsetRange
 from ottla.spark.source.options import SourceOptions
 from ottla.spark.source.source import BatchReader, StreamReader, read, spark_schema
 from ottla.types import TopicPartition
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def _no_idle_consumers() -> Iterator[None]:
 @pytest.fixture
 def empty_fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How often a task waited for records that do not exist. Existing records arrive within a minute."""
-    monkeypatch.setattr(reading, "GLANCE_MS", 60_000)
+    monkeypatch.setattr(reading, "EXISTENCE_CHECK_MS", 60_000)
     vain: list[int] = []
     look = reading.RangeConsumer.next_fetches
 
@@ -276,6 +277,24 @@ def test_a_deleted_range_is_an_error_or_skipped(broker: Any, topic: str) -> None
     assert values(read_all(lenient, partition, 2, 8)) == [6, 7]
 
 
+def test_fetches_that_fail_while_a_task_looks_for_the_new_beginning_lose_nothing(
+    broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fetch at the deleted offset is retried in the background, and fails again."""
+    partition = make(broker, topic, range(10))
+    with Admin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.delete_records({partition: 6})
+    look = reading.RangeConsumer.beginning_offsets
+
+    def beginning_offsets(self: reading.RangeConsumer, partitions: Any) -> Any:
+        eventually(lambda: bool(self._async._positions.errors))  # noqa: SLF001 (the second failure)
+        return look(self, partitions)
+
+    monkeypatch.setattr(reading.RangeConsumer, "beginning_offsets", beginning_offsets)
+    lenient = options_for(broker, topic, failOnDataLoss="false")
+    assert values(read_all(lenient, partition, 2, 8)) == [6, 7]
+
+
 def test_a_truncated_partition_is_a_loss(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(10))
     with pytest.raises(OttlaError, match=f"{topic}-0 ends at offset 10, but the batch goes from 12 to 20"):
@@ -284,7 +303,7 @@ def test_a_truncated_partition_is_a_loss(broker: Any, topic: str) -> None:
 
 
 def test_a_topic_deleted_during_a_task_is_a_loss(broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "GLANCE_MS", 200)
+    monkeypatch.setattr(reading, "EXISTENCE_CHECK_MS", 200)
     monkeypatch.setattr(reading, "METADATA_DELAY_S", 0.2)
     partition = TopicPartition(topic, 0)
     with pytest.raises(OttlaError, match=f"{topic}-0 was deleted before offsets 0 to 4 were read"):
@@ -295,13 +314,13 @@ def test_a_topic_deleted_during_a_task_is_a_loss(broker: Any, topic: str, monkey
 def test_a_task_waits_for_missing_records_until_the_poll_timeout(broker: Any, topic: str) -> None:
     partition = make(broker, topic, range(5))
     options = options_for(broker, topic, **{"kafkaConsumer.pollTimeoutMs": "300"})
-    with pytest.raises(BrokersAway, match=f"no records of {topic}-0 from offset 5 on within 300 ms") as caught:
+    with pytest.raises(BrokersUnavailable, match=f"no records of {topic}-0 from offset 5 on within 300 ms") as caught:
         read_all(options, partition, 5, 9)
     assert "kafkaConsumer.pollTimeoutMs" in str(caught.value)
 
 
 def test_reading_a_range_survives_a_broker_restart(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "GLANCE_MS", 100)
+    monkeypatch.setattr(reading, "EXISTENCE_CHECK_MS", 100)
     with Broker.embedded() as broker:
         partition = make(broker, topic, (f"{number:0500}".encode() for number in range(4000)))
         options = options_for(broker, topic, **{"kafka.max.partition.fetch.bytes": "20000"})
@@ -394,7 +413,7 @@ def test_a_task_waits_for_a_broker_with_stale_metadata(
     broker: Any, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver's broker knows a new topic or partition, and the task's broker does not yet: nothing is lost."""
-    monkeypatch.setattr(reading, "GLANCE_MS", 50)
+    monkeypatch.setattr(reading, "EXISTENCE_CHECK_MS", 50)
     options = options_for(broker, topic, failOnDataLoss="true")
     creation = threading.Timer(0.5, make, (broker, topic, range(3)))
     creation.start()

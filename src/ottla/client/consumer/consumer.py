@@ -230,7 +230,7 @@ class AsyncConsumer:
         """
         chosen = as_offset(offset, partition)
         self._state(partition).move_to(chosen.offset, epoch=chosen.leader_epoch)
-        self._positions.clear_missing_offset_errors({as_partition(partition)})
+        self._positions.clear_errors({as_partition(partition)})
         self._reader.buffer.drop({as_partition(partition)})
         self._network.wake()
 
@@ -475,7 +475,7 @@ class AsyncConsumer:
         chosen = as_partitions(partitions) or list(self._positions.states)
         for partition in chosen:
             self._positions.state(partition).await_reset(to)
-        self._positions.clear_missing_offset_errors(set(chosen))
+        self._positions.clear_errors(set(chosen))
         self._reader.buffer.drop(set(chosen))
         self._network.wake()
 

@@ -287,7 +287,7 @@ class Fetcher:
             state.topic_id = topic_id
             if self._config.auto_offset_reset == "none":
                 detail = f"topic {partition.topic} was deleted and recreated, so the position is no longer valid"
-                self._positions.errors.append(KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail))
+                self._positions.report(partition, KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail))
                 state.await_reset(None)  # without a seek() the user must not continue in the middle of the new topic
             else:
                 state.await_reset(EARLIEST)
@@ -428,7 +428,7 @@ class Fetcher:
         elif error == ErrorCode.OFFSET_OUT_OF_RANGE and was_following:
             self._back_off(state, now)  # the follower may lag behind: ask the leader (KIP-392)
         elif error == ErrorCode.OFFSET_OUT_OF_RANGE and self._config.auto_offset_reset != "none":
-            self._positions.reset(partition, state)
+            self._positions.reset(state)
         elif error.retriable or error == ErrorCode.UNKNOWN_SERVER_ERROR:
             self._back_off(state, now)
         else:
@@ -447,7 +447,7 @@ class Fetcher:
 
     def _give_to_user(self, partition: TopicPartition, state: PartitionState, error: KafkaError, now: int) -> None:
         """Has poll() raise the error, and backs off in case the user continues polling."""
-        self._positions.errors.append(error)
+        self._positions.report(partition, error)
         self._back_off(state, now)
 
     def _on_failure(

@@ -166,6 +166,8 @@ class Positions:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.errors: list[Exception] = []
         """Errors for the consumer's poll() to raise."""
+        self._reported: dict[TopicPartition, Exception] = {}
+        """The last error about the position in each partition. It may have been raised already."""
         self.pinned_topics: frozenset[str] = frozenset()
         """Subscribed topics: their metadata is kept even while none of their partitions is assigned."""
         self._config = config
@@ -184,14 +186,16 @@ class Positions:
             state = self.states.get(partition)
             if state is None:
                 state = PartitionState()
-                self.reset(partition, state)
+                self.reset(state)
             states[partition] = state
         left = self.states.keys() - states.keys()
         for partition in left:
             self.states[partition].seek_id = next(_seek_ids)
         self.states = states
         if left:
-            self.errors.clear()  # errors of the partitions that stay will occur again
+            # Errors of the partitions that stay will occur again.
+            self.errors.clear()
+            self._reported.clear()
             self._on_left(left)
         self.keep_topics(now)
 
@@ -205,21 +209,31 @@ class Positions:
             raise OttlaError(f"{partition} is not assigned to this consumer", "Pass it to assign() first.")
         return state
 
-    def reset(self, partition: TopicPartition, state: PartitionState) -> None:
+    def reset(self, state: PartitionState) -> None:
         """Looks up the position that `auto.offset.reset` specifies; with none there is nothing to look up."""
         state.await_reset(RESET_TO.get(self._config.auto_offset_reset.partition(":")[0]))
 
     def hold(self, partition: TopicPartition) -> None:
         """Neither reads nor commits a partition until seek() or reset() gives it a position."""
         self.state(partition).hold()
-        self.clear_missing_offset_errors({partition})
+        self.clear_errors({partition})
 
-    def clear_missing_offset_errors(self, partitions: Collection[TopicPartition]) -> None:
-        """Drops errors about missing offsets of these partitions: they have a position now. A listener may seek() after
-        the group has answered that it has no committed offset."""
-        self.errors[:] = [
-            e for e in self.errors if not (isinstance(e, NoOffsetForPartitionError) and e.partition in partitions)
-        ]
+    def report(self, partition: TopicPartition, error: Exception) -> None:
+        """Has poll() raise an error about the position in a partition, once, however often it occurs until then."""
+        self.clear_errors({partition})
+        self.errors.append(error)
+        self._reported[partition] = error
+
+    def clear_errors(self, partitions: Collection[TopicPartition]) -> None:
+        """Drops errors about the positions in these partitions, which have other positions now.
+
+        A user may seek() while a fetch at the old position is retried, and a listener after the group has answered
+        that it has no committed offset.
+        """
+        for partition in partitions:
+            old = self._reported.pop(partition, None)
+            if old is not None:
+                self.errors[:] = [error for error in self.errors if error is not old]
 
     def without_offset(self) -> list[TopicPartition]:
         """Partitions that get no position without a seek(): `auto.offset.reset` is none."""

@@ -9,7 +9,7 @@ from typing import Any
 from ottla.client.consumer.positions import FetchState, NoOffsetForPartitionError, PartitionState, Positions
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
-from ottla.client.core.interceptors import ConsumerInterceptor, tell_commit
+from ottla.client.core.interceptors import ConsumerInterceptor, notify_commit
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.offset_requests import MAX_VERSION_WITH_NAMES
 from ottla.client.core.polling import Poll, Request
@@ -103,7 +103,7 @@ class Commits:
             and on_done is None
             and (last.generation, last.member_id) == (generation, member_id)
         ):
-            # Nobody waits for the older one: merge the two, so that the queue stays short.
+            # No caller waits for the older one: merge the two, so that the queue stays short.
             last.offsets.update(offsets)
             last.remaining.update(offsets)
             last.deadline = now + timeout_ms
@@ -246,7 +246,7 @@ class Commits:
             self.failed += 1
             self.forget(commit.remaining)  # some of them may be stored despite the error
         elif self.interceptors:
-            tell_commit(self.interceptors, commit.offsets)
+            notify_commit(self.interceptors, commit.offsets)
         if commit.on_done is not None:
             commit.on_done(commit.offsets, error)
         elif error is not None:
@@ -342,10 +342,10 @@ class CommittedLookup:
             self._retry.succeeded()
 
     def _begin_without(self, partition: TopicPartition, state: PartitionState) -> None:
-        self._positions.reset(partition, state)
+        self._positions.reset(state)
         if state.reset_to is None:
             why = f"group {self._config.group_id} has no committed offset for {partition}"
-            self._positions.errors.append(NoOffsetForPartitionError(partition, why))
+            self._positions.report(partition, NoOffsetForPartitionError(partition, why))
 
     def _waiting(self, partition: TopicPartition, seek_ids: dict[TopicPartition, int]) -> PartitionState | None:
         state = self._positions.states.get(partition)

@@ -422,6 +422,24 @@ def test_an_offset_out_of_range_without_a_policy_is_an_error() -> None:
     assert "t-0 at offset 50" in error.detail
 
 
+def test_an_error_about_an_offset_is_raised_once_and_not_after_a_seek() -> None:
+    """While the user looks for another position, the fetch is retried and fails again."""
+    world = ConsumerWorld(auto_offset_reset="none")
+    world.logs[T0].append("a", "b")
+    world.positions.state(T0).move_to(50)
+    for _ in range(3):
+        world.exchange()
+        world.now += 5_000
+    assert len(world.asked) == 3
+    (error,) = world.positions.errors
+    assert "t-0 at offset 50" in str(error)
+    world.positions.state(T0).move_to(0)
+    world.positions.clear_errors({T0})
+    assert world.positions.errors == []
+    world.exchange()
+    assert world.take() == ["a", "b"]
+
+
 def test_records_fetched_before_an_error_are_returned_first() -> None:
     world = ConsumerWorld()
     world.logs[T0].append("a")

@@ -121,7 +121,7 @@ def test_a_position_ends_the_retries() -> None:
     lookup(positions).on_failure(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer"), NOW)
     state = positions.states[A]
     assert (state.failures, state.retry_at) == (1, NOW + 100)
-    positions.reset(A, state)
+    positions.reset(state)
     assert (state.failures, state.retry_at) == (0, 0)
     assert asked_for(lookup(positions)) == {0: EARLIEST}
 
@@ -212,7 +212,9 @@ def test_an_unassigned_partition_has_no_state() -> None:
 def test_a_held_partition_is_not_looked_up_and_its_missing_offset_is_forgotten() -> None:
     positions, _ = consumer(A, B)
     other = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "stays")
-    positions.errors += [NoOffsetForPartitionError(A, "none"), NoOffsetForPartitionError(B, "none"), other]
+    for partition in (A, B):
+        positions.report(partition, NoOffsetForPartitionError(partition, "none"))
+    positions.errors.append(other)
     positions.hold(A)
     assert [getattr(error, "partition", None) for error in positions.errors] == [B, None]
     assert asked_for(lookup(positions)) == {1: EARLIEST}
@@ -224,7 +226,7 @@ def test_without_a_reset_policy_the_missing_position_is_raised_unless_another_er
     assert positions.without_offset() == [A]
     with pytest.raises(OttlaError, match="no position for t-0"):
         positions.raise_if_without_offset()
-    positions.errors.append(NoOffsetForPartitionError(A, "no committed offset"))
+    positions.report(A, NoOffsetForPartitionError(A, "no committed offset"))
     positions.raise_if_without_offset()
 
 
