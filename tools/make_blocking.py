@@ -4,7 +4,8 @@
 
 Every public method gets the signature and the docstring of the async one. Its body waits for the async method, or calls
 the function of blocking/by_hand.py that has its name, with the class or a base class as prefix.
-`tests/live/client/test_generated_files.py` checks that the files are current.
+`tests/unit/client/blocking/test_generated_classes.py` checks that the files are current, and
+`tests/live/client/test_generated_files.py` that they are formatted.
 """
 
 import ast
@@ -143,6 +144,11 @@ def main() -> None:
 
 def generate() -> dict[Path, str]:
     """Every generated file with its text."""
+    return {path: _ruff(text, path) for path, text in drafts().items()}
+
+
+def drafts() -> dict[Path, str]:
+    """Every generated file before Ruff formats it and removes the imports that it does not use."""
     files = {BLOCKING / name: _file(name, doc, classes) for name, (doc, classes) in FILES.items()}
     return {SETTING_TYPES: _setting_types(), **files}
 
@@ -164,7 +170,7 @@ def _setting_types() -> str:
         lines.append(f'class {name}({base}, total=False):\n    """{config.__doc__}"""\n')
         lines += [f"    {s.attribute}: {_accepted(s)}" for s in own]
         lines.append("")
-    return _ruff("\n".join(lines), SETTING_TYPES)
+    return "\n".join(lines)
 
 
 def _accepted(setting: Setting) -> str:
@@ -200,8 +206,7 @@ def _file(name: str, doc: str, classes: list[BlockingClass]) -> str:
         imports += _imports(tree, each)
         after += [_to_blocking_types(ast.unparse(node)) for node in tree.body if _follows_imports(node)]
         bodies.append(_class(source, each))
-    text = "\n".join([HEADER.format(doc=doc), *imports, *after, *bodies])
-    return _ruff(text, BLOCKING / name)
+    return "\n".join([HEADER.format(doc=doc), *imports, *after, *bodies])
 
 
 def _imports(tree: ast.Module, target: BlockingClass) -> Iterator[str]:

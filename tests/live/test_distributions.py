@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from email.parser import Parser
+from email.parser import HeaderParser, Parser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +23,12 @@ NAMES = [
     *(".gitignore", ".dockerignore", ".pre-commit-config.yaml"),
 ]
 MEGABYTE = 1_000_000
+URLS = {
+    "Source": "https://example.org/ottla/ottla",
+    "Documentation": "https://example.org/ottla/ottla/tree/main/docs",
+    "Changelog": "https://example.org/ottla/ottla/blob/main/CHANGELOG.md",
+    "Issues": "https://example.org/ottla/ottla/issues",
+}
 
 
 class Distributions(NamedTuple):
@@ -59,6 +65,7 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
             shutil.copytree(ROOT / name, project / name, ignore=leftovers)
         else:
             shutil.copy2(ROOT / name, project / name)
+    make_checkout(project)
     # Without isolation, so that no package index is needed.
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", output, project, cwd=base, OTTLA_OPTIMIZE="-O0")
     [sdist], [wheel] = output.glob("*.tar.gz"), output.glob("*.whl")
@@ -84,17 +91,58 @@ def test_the_sdist_has_every_file_of_the_project_and_nothing_generated(distribut
     assert distributions.sdist.stat().st_size < 3 * MEGABYTE
 
 
-def test_the_project_urls_have_no_password_of_the_git_remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
-    monkeypatch.chdir(tmp_path)
-    run("git", "init", "--quiet", ".", cwd=tmp_path)
-    run("git", "remote", "add", "origin", "https://builder:s3cret@example.org/ottla/ottla.git", cwd=tmp_path)
-    # Only the function: the rest of the file runs Cython.
+def urls_of(project: Path) -> dict[str, str]:
+    """What setup.py finds in a project. Only its functions: the rest of the file runs Cython."""
     tree = ast.parse((ROOT / "setup.py").read_text())
-    [function] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "project_urls"]
-    names: dict[str, Any] = {"os": os, "subprocess": subprocess}
-    exec(compile(ast.Module([function], []), "setup.py", "exec"), names)
-    assert names["project_urls"]()["Source"] == "https://example.org/ottla/ottla"
+    functions: list[ast.stmt] = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    names: dict[str, Any] = {"os": os, "subprocess": subprocess, "HeaderParser": HeaderParser}
+    exec(compile(ast.Module(functions, []), "setup.py", "exec"), names)
+    urls: dict[str, str] = names["project_urls"](str(project))
+    return urls
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git repository whose remote has a password."""
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    make_checkout(tmp_path)
+    return tmp_path
+
+
+def make_checkout(project: Path) -> None:
+    run("git", "init", "--quiet", ".", cwd=project)
+    run("git", "remote", "add", "origin", "https://builder:s3cret@example.org/ottla/ottla.git", cwd=project)
+
+
+def test_the_project_urls_have_no_password_of_the_git_remote(checkout: Path) -> None:
+    assert urls_of(checkout) == URLS
+
+
+def test_a_project_inside_another_repository_does_not_get_its_urls(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "somebody/else")
+    project = checkout / "vendor" / "ottla"
+    project.mkdir(parents=True)
+    assert urls_of(project) == {}
+    (project / ".git").mkdir()
+    monkeypatch.delenv("GITHUB_REPOSITORY")
+    assert urls_of(project) == {}, "git finds the outer repository"
+
+
+def test_an_sdist_keeps_the_urls_that_it_was_built_with(checkout: Path) -> None:
+    (checkout / "PKG-INFO").write_text("Name: ottla\nProject-URL: Source, https://example.org/first\n\nText.\n")
+    assert urls_of(checkout) == {"Source": "https://example.org/first"}
+
+
+def test_a_workflow_of_github_names_the_repository_if_git_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_REPOSITORY", "ottla/ottla")
+    monkeypatch.setenv("GITHUB_SERVER_URL", "https://example.org")
+    assert urls_of(tmp_path) == {}
+    (tmp_path / ".git").mkdir()
+    assert urls_of(tmp_path) == URLS
 
 
 def test_the_wheel_has_modules_only(distributions: Distributions) -> None:
@@ -118,6 +166,7 @@ def test_the_wheel_has_modules_only(distributions: Distributions) -> None:
     if _speedups.NATIVE:
         assert len([name for name in names if name.endswith(".so")]) == 6
     assert metadata["Version"] == ottla.__version__
+    assert sorted(metadata.get_all("Project-URL", [])) == sorted(f"{name}, {url}" for name, url in URLS.items())
     assert "ottla = ottla.cli.main:main" in entry_points
     assert "ottla = ottla.pytest_plugin" in entry_points
 
@@ -143,4 +192,13 @@ def test_the_tests_of_the_sdist_pass(distributions: Distributions) -> None:
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--fast", *chosen]
     output = run(*command, cwd=distributions.unpacked, PYTHONPATH=str(distributions.unpacked / "src"), OTTLA_SEED="")
+    assert " passed" in output
+
+
+@pytest.mark.long
+def test_the_fast_lane_of_the_sdist_passes(distributions: Distributions) -> None:
+    """Without the compiled modules, and outside of a git checkout."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n2", "-p", "no:cacheprovider", "--fast"]
+    chosen = {"PYTHONPATH": str(distributions.unpacked / "src"), "OTTLA_SEED": "", "OTTLA_SEEDS": ""}
+    output = run(*command, cwd=distributions.unpacked, **chosen)
     assert " passed" in output

@@ -114,7 +114,8 @@ def test_a_clean_restart_keeps_everything(seed: int) -> None:
     World(seed).run(story)
 
 
-def test_hundreds_of_partitions_can_be_used_as_soon_as_their_creation_is_answered() -> None:
+@each_seed(1)
+def test_hundreds_of_partitions_can_be_used_as_soon_as_their_creation_is_answered(seed: int) -> None:
     """The partitions are opened in slices; the response waits for the last one."""
 
     async def story(world: World) -> None:
@@ -136,4 +137,4 @@ def test_hundreds_of_partitions_can_be_used_as_soon_as_their_creation_is_answere
         assert broker is not None
         assert sum(1 for _ in broker.services.replicas.replicas()) == 300
 
-    World(1).run(story)
+    World(seed).run(story)

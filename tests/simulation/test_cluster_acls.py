@@ -6,6 +6,7 @@ from ottla.errors import KafkaError
 from ottla.security.acls import AccessControlEntry, AclBinding, ResourcePattern
 from ottla.security.resources import CLUSTER_NAME, Operation, PermissionType, ResourceType
 from ottla.testing.cluster_world import ClusterWorld
+from tests.support.seeds import each_seed
 
 AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 CLUSTER = ResourcePattern(ResourceType.CLUSTER, CLUSTER_NAME)
@@ -19,7 +20,8 @@ def in_sync(world: ClusterWorld, topic: str) -> int:
     return len(world.image.topics[topic].partitions[0].isr)
 
 
-def test_followers_that_may_not_act_for_the_cluster_fall_behind_until_they_may() -> None:
+@each_seed(1)
+def test_followers_that_may_not_act_for_the_cluster_fall_behind_until_they_may(seed: int) -> None:
     """Every broker follows a change of ACLs, whichever of them made it."""
 
     async def story(world: ClusterWorld) -> None:
@@ -37,7 +39,7 @@ def test_followers_that_may_not_act_for_the_cluster_fall_behind_until_they_may()
                 await producer.send_and_wait("orders", b"3")
 
     world = ClusterWorld(
-        7,
+        seed,
         authorizer_class_name=AUTHORIZER,
         allow_everyone_if_no_acl_found="true",
         min_insync_replicas="2",
@@ -46,7 +48,8 @@ def test_followers_that_may_not_act_for_the_cluster_fall_behind_until_they_may()
     world.run(story)
 
 
-def test_a_cluster_of_super_users_replicates_and_ends_transactions() -> None:
+@each_seed(1)
+def test_a_cluster_of_super_users_replicates_and_ends_transactions(seed: int) -> None:
     """Markers and verification go from broker to broker."""
 
     async def story(world: ClusterWorld) -> None:
@@ -66,5 +69,5 @@ def test_a_cluster_of_super_users_replicates_and_ends_transactions() -> None:
                 values += [record.value or b"" for record in await consumer.poll(10_000)]
             assert sorted(values) == sorted([b"0", b"1", b"2"] * 6)
 
-    world = ClusterWorld(8, authorizer_class_name=AUTHORIZER, super_users="User:ANONYMOUS")
+    world = ClusterWorld(seed, authorizer_class_name=AUTHORIZER, super_users="User:ANONYMOUS")
     world.run(story)

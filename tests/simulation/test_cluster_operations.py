@@ -11,11 +11,12 @@ from ottla import NewTopic, TopicPartition
 from ottla.errors import KafkaError
 from ottla.metadata.image import PartitionImage
 from ottla.testing.cluster_world import ClusterWorld
+from tests.support.seeds import each_seed
 
 T0 = TopicPartition("t", 0)
 
 
-def run(story: Callable[[ClusterWorld], Awaitable[None]], *, seed: int = 1, **settings: Any) -> None:
+def run(story: Callable[[ClusterWorld], Awaitable[None]], seed: int, **settings: Any) -> None:
     ClusterWorld(seed, **settings).run(story)
 
 
@@ -61,7 +62,8 @@ async def create(world: ClusterWorld, *replicas: int, **configs: str) -> None:
         await admin.create_topics([topic])
 
 
-def test_a_partition_moves_to_other_brokers_with_its_records() -> None:
+@each_seed(1)
+def test_a_partition_moves_to_other_brokers_with_its_records(seed: int) -> None:
     async def story(world: ClusterWorld) -> None:
         await create(world, 0, 1)
         await send(world, "before")
@@ -77,10 +79,11 @@ def test_a_partition_moves_to_other_brokers_with_its_records() -> None:
             world.brokers[old].kill()
         assert await read(world, 3) == ["before", "during", "after"]
 
-    run(story, brokers=4)
+    run(story, seed, brokers=4)
 
 
-def test_a_move_to_a_dead_broker_waits_and_can_be_cancelled() -> None:
+@each_seed(1)
+def test_a_move_to_a_dead_broker_waits_and_can_be_cancelled(seed: int) -> None:
     async def story(world: ClusterWorld) -> None:
         await create(world, 0, 1)
         world.brokers[2].kill()
@@ -96,10 +99,11 @@ def test_a_move_to_a_dead_broker_waits_and_can_be_cancelled() -> None:
         await send(world, "b")
         assert await read(world, 2) == ["a", "b"]
 
-    run(story)
+    run(story, seed)
 
 
-def test_internal_topics_grow_as_brokers_join() -> None:
+@each_seed(1)
+def test_internal_topics_grow_as_brokers_join(seed: int) -> None:
     """The group that the first broker served alone survives the death of that broker. KIP-115."""
 
     async def story(world: ClusterWorld) -> None:
@@ -123,10 +127,11 @@ def test_internal_topics_grow_as_brokers_join() -> None:
         async with world.admin() as admin:
             assert (await admin.list_group_offsets("g"))[T0].offset == 1
 
-    run(story, offsets_topic_num_partitions="4")
+    run(story, seed, offsets_topic_num_partitions="4")
 
 
-def test_leadership_returns_after_a_restart_by_itself_and_on_request() -> None:
+@each_seed(1)
+def test_leadership_returns_after_a_restart_by_itself_and_on_request(seed: int) -> None:
     async def story(world: ClusterWorld) -> None:
         await create(world, 1, 0, 2)
         await in_sync(world, 0, 1, 2)
@@ -144,10 +149,11 @@ def test_leadership_returns_after_a_restart_by_itself_and_on_request() -> None:
         await world.until(lambda: t0(world).leader == 1, "leadership returned by itself", patience_s=30)
         await send(world, "a")
 
-    run(story)
+    run(story, seed)
 
 
-def test_a_stopping_broker_hands_over_and_clients_notice_nothing() -> None:
+@each_seed(1)
+def test_a_stopping_broker_hands_over_and_clients_notice_nothing(seed: int) -> None:
     async def story(world: ClusterWorld) -> None:
         await create(world, 0, 1, 2)
         await in_sync(world, 0, 1, 2)
@@ -161,10 +167,10 @@ def test_a_stopping_broker_hands_over_and_clients_notice_nothing() -> None:
                 await in_sync(world, 0, 1, 2)
         assert len(set(await read(world, 60))) == 60
 
-    run(story)
+    run(story, seed)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each_seed(4)
 def test_after_a_power_failure_of_all_brokers_nothing_acknowledged_on_a_survivor_is_lost(seed: int) -> None:
     """Every broker lost what it had not synced. The one that has most becomes leader, once all are back."""
 
@@ -185,10 +191,11 @@ def test_after_a_power_failure_of_all_brokers_nothing_acknowledged_on_a_survivor
         assert end_of(world, 0) >= max(survived)
         await send(world, "g")
 
-    run(story, seed=seed)
+    run(story, seed)
 
 
-def test_a_broker_that_was_unregistered_is_not_awaited() -> None:
+@each_seed(1)
+def test_a_broker_that_was_unregistered_is_not_awaited(seed: int) -> None:
     async def story(world: ClusterWorld) -> None:
         async with world.admin() as admin:
             await world.brokers[2].stop()
@@ -200,10 +207,11 @@ def test_a_broker_that_was_unregistered_is_not_awaited() -> None:
             with pytest.raises(KafkaError, match="is running"):
                 await admin.unregister_broker(1)
 
-    run(story)
+    run(story, seed)
 
 
-def test_added_replicas_join_even_if_they_fetch_before_the_leader_knows_them() -> None:
+@each_seed(1)
+def test_added_replicas_join_even_if_they_fetch_before_the_leader_knows_them(seed: int) -> None:
     """Images are not equally old everywhere: a leader may hold a fetch of a follower that it learns of later."""
 
     async def story(world: ClusterWorld) -> None:
@@ -215,4 +223,4 @@ def test_added_replicas_join_even_if_they_fetch_before_the_leader_knows_them() -
                 await admin.alter_partition_reassignments({TopicPartition(name, 0): others})
                 await world.until(functools.partial(has_moved, world, name), f"{name} has moved")
 
-    run(story)
+    run(story, seed)

@@ -5,7 +5,8 @@ Each ends with all checks of tests/support/worlds/cluster_check.py.
 
 import asyncio
 
-from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange, ResourceType
+from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange
+from ottla.protocol.wire_values import ConfigResourceType
 from ottla.testing.cluster_world import ClusterWorld, SimBroker
 from tests.support.seeds import each_seed
 from tests.support.worlds.cluster_check import find_replica, settle
@@ -361,7 +362,7 @@ def test_changes_that_two_brokers_make_at_once_are_both_kept(seed: int) -> None:
 
         async def change(broker: SimBroker, name: str, value: str) -> None:
             assert broker.broker is not None
-            asked = ResourceChange(ResourceType.TOPIC, PLAIN, (ConfigChange(name, value),))
+            asked = ResourceChange(ConfigResourceType.TOPIC, PLAIN, (ConfigChange(name, value),))
             await broker.broker.services.metadata.changes.incremental_alter_configs([asked])
 
         changes = zip(world.brokers.values(), settings.items(), strict=True)

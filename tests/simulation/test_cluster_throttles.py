@@ -10,14 +10,17 @@ from ottla.broker.handler_support.fetching.follower_reading import FollowerReadi
 from ottla.replication import throttling
 from ottla.replication.following import LeaderFetches
 from ottla.testing.cluster_world import ClusterWorld
+from tests.support.seeds import each_seed
 
 T0 = TopicPartition("t", 0)
 RATE = 100_000
 ROLES = ("leader", "follower")
+FIXED_SEED = 1
+"""For stories whose rule is switched off."""
 
 
-def run(story: Callable[[ClusterWorld], Awaitable[None]]) -> None:
-    ClusterWorld(1).run(story)
+def run(story: Callable[[ClusterWorld], Awaitable[None]], seed: int) -> None:
+    ClusterWorld(seed).run(story)
 
 
 async def filled(world: ClusterWorld, *replicas: int, megabytes: int = 1) -> None:
@@ -50,7 +53,8 @@ async def seconds_to_move(world: ClusterWorld, *replicas: int) -> float:
 
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("names_it", [True, False])
-def test_a_throttled_replica_catches_up_at_the_rate(role: str, names_it: bool) -> None:
+@each_seed(1)
+def test_a_throttled_replica_catches_up_at_the_rate(seed: int, role: str, names_it: bool) -> None:
     async def story(world: ClusterWorld) -> None:
         await filled(world, 0, megabytes=2)
         throttled = {"leader": "0:0", "follower": "0:1"}[role]
@@ -61,11 +65,12 @@ def test_a_throttled_replica_catches_up_at_the_rate(role: str, names_it: bool) -
         else:
             assert duration < 2, "another replica is throttled"
 
-    run(story)
+    run(story, seed)
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_other_partitions_and_replicas_in_sync_do_not_wait(role: str) -> None:
+@each_seed(1)
+def test_other_partitions_and_replicas_in_sync_do_not_wait(seed: int, role: str) -> None:
     """Records of a throttled topic are committed at once, while another replica of it waits."""
 
     async def story(world: ClusterWorld) -> None:
@@ -83,20 +88,20 @@ def test_other_partitions_and_replicas_in_sync_do_not_wait(role: str) -> None:
         await throttle(world, role, rate=10_000_000)
         await world.until(lambda: in_sync(world) == {0, 1, 2}, "all are in sync", 10)
 
-    run(story)
+    run(story, seed)
 
 
 @pytest.mark.parametrize("role", ROLES)
 def test_without_the_rule_the_replica_is_not_slowed_down(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttling.ReplicationQuota, "wait_ms", lambda self, now: 0)
     with pytest.raises(AssertionError, match="2 MB at"):
-        test_a_throttled_replica_catches_up_at_the_rate(role, names_it=True)
+        test_a_throttled_replica_catches_up_at_the_rate(FIXED_SEED, role, names_it=True)
 
 
 def test_without_the_rule_replicas_in_sync_wait_for_their_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FollowerReading, "_waits_for_quota", lambda self, topic, asked: topic == throttled_topic(self))
     with pytest.raises(AssertionError, match="in sync"):
-        test_other_partitions_and_replicas_in_sync_do_not_wait("leader")
+        test_other_partitions_and_replicas_in_sync_do_not_wait(FIXED_SEED, "leader")
 
 
 def throttled_topic(reading: FollowerReading) -> bytes:
@@ -106,10 +111,11 @@ def throttled_topic(reading: FollowerReading) -> bytes:
 def test_without_the_rule_replicas_in_sync_do_not_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderFetches, "catching_up", lambda self: list(self.partitions.values()))
     with pytest.raises(AssertionError, match="in sync"):
-        test_other_partitions_and_replicas_in_sync_do_not_wait("follower")
+        test_other_partitions_and_replicas_in_sync_do_not_wait(FIXED_SEED, "follower")
 
 
-def test_a_throttled_follower_costs_its_leader_few_answers() -> None:
+@each_seed(1)
+def test_a_throttled_follower_costs_its_leader_few_answers(seed: int) -> None:
     """Appends to a partition that waits for the quota do not wake the follower's fetch each time."""
 
     async def story(world: ClusterWorld) -> None:
@@ -126,7 +132,7 @@ def test_a_throttled_follower_costs_its_leader_few_answers() -> None:
         asked = fetch_count(world, 1) - before
         assert asked < 40, f"{asked} fetches in five seconds"
 
-    run(story)
+    run(story, seed)
 
 
 def fetch_count(world: ClusterWorld, broker_id: int) -> int:

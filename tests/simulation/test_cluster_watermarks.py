@@ -24,9 +24,12 @@ from ottla.replication.broker_peers import BrokerPeers
 from ottla.replication.replica import Replica
 from ottla.testing.cluster_world import ClusterWorld, SimBroker
 from ottla.types import INT64_MAX
+from tests.support.seeds import each_seed
 
 T0 = TopicPartition("t", 0)
 LATEST = -1
+FIXED_SEED = 1
+"""For stories whose rule is switched off."""
 Story = Callable[[ClusterWorld], Awaitable[None]]
 
 
@@ -36,9 +39,9 @@ def _late_watermarks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_manager, "WATERMARK_DELAY_SECONDS", 60)
 
 
-def run(story: Story) -> None:
+def run(story: Story, seed: int) -> None:
     ClusterWorld(
-        1,
+        seed,
         min_insync_replicas="2",
         replica_fetch_wait_max_ms="20000",
         replica_lag_time_max_ms="60000",
@@ -47,9 +50,9 @@ def run(story: Story) -> None:
     ).run(story)
 
 
-def fails(story: Callable[[], None]) -> None:
+def fails(story: Callable[[int], None]) -> None:
     with pytest.raises(AssertionError):
-        story()
+        story(FIXED_SEED)
 
 
 async def create(world: ClusterWorld, **configs: str) -> None:
@@ -114,7 +117,8 @@ class Reader:
         return data.error_code, data.high_watermark, len(data.records or b"")
 
 
-def test_a_new_leader_with_an_old_high_watermark_keeps_readers_waiting() -> None:
+@each_seed(1)
+def test_a_new_leader_with_an_old_high_watermark_keeps_readers_waiting(seed: int) -> None:
     """The dead leader has told readers that six records are committed. The new one knows of five, until it is asked."""
 
     async def story(world: ClusterWorld) -> None:
@@ -140,7 +144,7 @@ def test_a_new_leader_with_an_old_high_watermark_keeps_readers_waiting() -> None
         assert await reader.list_offsets(LATEST) == (0, 6)
         assert (await reader.fetch(5))[:2] == (0, 6)
 
-    run(story)
+    run(story, seed)
 
 
 def test_without_the_rule_a_new_leader_returns_an_old_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +165,8 @@ def test_without_the_rule_a_reader_above_the_high_watermark_is_out_of_range(monk
     fails(test_a_new_leader_with_an_old_high_watermark_keeps_readers_waiting)
 
 
-def test_a_follower_keeps_expired_records_that_may_not_be_committed() -> None:
+@each_seed(1)
+def test_a_follower_keeps_expired_records_that_may_not_be_committed(seed: int) -> None:
     """It is cut off, and its leader deletes everything. Retention on the follower ends at its own high watermark."""
 
     async def story(world: ClusterWorld) -> None:
@@ -177,7 +182,7 @@ def test_a_follower_keeps_expired_records_that_may_not_be_committed() -> None:
         world.heal()
         await world.until(lambda: log(world, follower.id).log_start_offset == 6, "the follower deletes the last one")
 
-    run(story)
+    run(story, seed)
 
 
 def test_without_the_rule_a_follower_deletes_what_may_not_be_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +193,8 @@ def test_without_the_rule_a_follower_deletes_what_may_not_be_committed(monkeypat
     fails(test_a_follower_keeps_expired_records_that_may_not_be_committed)
 
 
-def test_a_follower_does_not_compact_what_may_not_be_committed() -> None:
+@each_seed(1)
+def test_a_follower_does_not_compact_what_may_not_be_committed(seed: int) -> None:
     """Otherwise the older value of the key is gone, and then the newer one too: the next leader does not have it."""
 
     async def story(world: ClusterWorld) -> None:
@@ -208,7 +214,7 @@ def test_a_follower_does_not_compact_what_may_not_be_committed() -> None:
         await leads(world, follower.id)
         assert (await Reader(world, follower).fetch(0))[2] > 0, "no value of the key is left"
 
-    run(story)
+    run(story, seed)
 
 
 def test_without_the_rule_a_follower_loses_the_value_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 import asyncio
 
 from ottla.testing.world import World
+from tests.support.seeds import each_seed
 
 HALF_A_MINUTE_S = 30
 """Longer than log.cleaner.backoff.ms and delete.retention.ms."""
 
 
-def test_a_deleted_key_does_not_reappear_after_an_earlier_abort() -> None:
+@each_seed(1)
+def test_a_deleted_key_does_not_reappear_after_an_earlier_abort(seed: int) -> None:
     """A tombstone of a producer that aborted before the last compaction still removes the older value."""
     configs = {
         "cleanup.policy": "compact",
@@ -44,7 +46,7 @@ def test_a_deleted_key_does_not_reappear_after_an_earlier_abort() -> None:
             await roll_and_compact()
             assert await committed(world) == {b"roll": b"x"}, "the tombstone is gone, and so is the value"
 
-    World(0, offsets_topic_num_partitions="1", transaction_state_log_num_partitions="1").run(story)
+    World(seed, offsets_topic_num_partitions="1", transaction_state_log_num_partitions="1").run(story)
 
 
 async def committed(world: World) -> dict[bytes, bytes | None]:

@@ -111,7 +111,7 @@ def all_markers_are_idle(patch: Patch) -> None:
 
 
 def retention_secures_no_snapshot(patch: Patch) -> None:
-    patch.setattr(SnapshotFiles, "secure", lambda *_: None)
+    patch.setattr(SnapshotFiles, "ensure_synced", lambda *_: None)
 
 
 def cleaned_segments_are_not_synced(patch: Patch) -> None:

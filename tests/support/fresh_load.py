@@ -1,9 +1,9 @@
 """The log is the source of truth: a fresh load of a coordinator's log must give the state of the live shard.
 
 `watched` checks it wherever a test could otherwise lose a shard: at the end of every `GroupWorld` and
-`TransactionWorld`, and before a broker's coordinators stop or are killed. The partition logs of a simulated broker are
-checked with it: a fresh load of their files must give the live offsets, producers and leader epochs. Directories of
-tests switch it on with an autouse fixture.
+`TransactionWorld`, at the end of every run of a `World` or `ClusterWorld`, and before a broker's coordinators stop or
+are killed. The partition logs of a simulated broker are checked with it: a fresh load of their files must give the live
+offsets, producers and leader epochs. Directories of tests switch it on with an autouse fixture.
 """
 
 import sys
@@ -17,6 +17,7 @@ from ottla.coordinator.replaying import replay_batches
 from tests.support.worlds.log_reload import is_appending, reload_differences
 
 if TYPE_CHECKING:
+    from ottla.broker.broker import Broker
     from ottla.broker.coordinators import Coordinators
     from ottla.coordinator.effects import Shard
     from ottla.coordinator.runtime import CoordinatorRuntime
@@ -74,7 +75,8 @@ def differences_in(runtime: "CoordinatorRuntime[Any]", replicas: "ReplicaManager
     found = []
     for hosted in runtime.active_shards():
         replica = replicas.find(runtime.topic, hosted.partition)
-        if replica is None:
+        # Replicas learn of a new leader first. Until the shard is unloaded, its log may already follow another broker.
+        if replica is None or not replica.is_leader or replica.leader_epoch > hosted.epoch + 1:
             continue
         fresh, offset = runtime.make_shard(hosted.partition), replica.log.log_start_offset
         # Not beyond what the live shard has seen: a test may append on its own, or kill the broker inside an append.
@@ -95,11 +97,19 @@ def differences_in_logs(replicas: "ReplicaManager", now: int) -> list[str]:
     return [line for log in logs for line in reload_differences(log, now=now)]
 
 
-def note_differences(coordinators: "Coordinators | None") -> None:
+def note_differences(coordinators: "Coordinators | None", name: str = "") -> None:
     """Remembers what differs, for the end of the test: the stopping broker must not fail."""
     if coordinators is not None and _worlds is not None and coordinators not in _exempt:
         for runtime in coordinators.runtimes():
-            _differences.extend(differences_in(runtime, coordinators.replicas))
+            _differences.extend(f"{name}{line}" for line in differences_in(runtime, coordinators.replicas))
+
+
+def note_differences_of_broker(broker: "Broker | None", now: int, name: str = "") -> None:
+    """The same for a simulated broker, with its partition logs."""
+    services = getattr(broker, "services", None)
+    if services is not None and _worlds is not None:
+        note_differences(services.coordinators, name)
+        _differences.extend(f"{name}{line}" for line in differences_in_logs(services.replicas, now))
 
 
 def _watch_worlds(patch: pytest.MonkeyPatch) -> None:
@@ -111,10 +121,7 @@ def _watch_worlds(patch: pytest.MonkeyPatch) -> None:
 
     def check_broker(world: World) -> None:
         if world.broker not in killed:
-            services = getattr(world.broker, "services", None)
-            if services is not None and _worlds is not None:
-                note_differences(services.coordinators)
-                _differences.extend(differences_in_logs(services.replicas, world.loop.clock()))
+            note_differences_of_broker(world.broker, world.loop.clock())
 
     def checked_kill(self: World, **options: Any) -> None:
         check_broker(self)
@@ -131,6 +138,32 @@ def _watch_worlds(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(World, "kill_broker", checked_kill)
     patch.setattr(World, "run", checked_run)
+
+
+def _watch_clusters(patch: pytest.MonkeyPatch) -> None:
+    """Checks every broker of a simulated cluster when the story is over, and before it is killed."""
+    from ottla.testing.cluster_world import ClusterWorld, SimBroker
+
+    kill, run = SimBroker.kill, ClusterWorld.run
+
+    def check_broker(machine: SimBroker) -> None:
+        note_differences_of_broker(machine.broker, machine.clock(), f"{machine} at {machine.world.loop.time():.3f}: ")
+
+    def checked_kill(self: SimBroker, **options: Any) -> None:
+        check_broker(self)
+        kill(self, **options)
+
+    def checked_run(self: ClusterWorld, story: Any) -> Any:
+        async def then_check(world: ClusterWorld) -> Any:
+            result = await story(world)
+            for machine in world.brokers.values():
+                check_broker(machine)
+            return result
+
+        return run(self, then_check)
+
+    patch.setattr(SimBroker, "kill", checked_kill)
+    patch.setattr(ClusterWorld, "run", checked_run)
 
 
 @contextmanager
@@ -152,6 +185,8 @@ def watched() -> Iterator[None]:
             patch.setattr(Coordinators, "stop", checked_stop)
             if "ottla.testing.world" in sys.modules:
                 _watch_worlds(patch)
+            if "ottla.testing.cluster_world" in sys.modules:
+                _watch_clusters(patch)
             yield
         for world in _worlds:
             check_world(world)

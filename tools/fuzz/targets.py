@@ -7,7 +7,6 @@ guided by coverage; a test generates random input in every test run.
 import struct
 from collections.abc import Callable
 
-from ottla.client.consumer.arrow import read_partition
 from ottla.errors import KafkaError
 from ottla.log.checkpoints import CorruptCheckpoint, decode_epochs, decode_offsets, decode_partition_metadata
 from ottla.log.producers.producer_snapshot import CorruptSnapshot, decode_snapshot
@@ -20,6 +19,7 @@ from ottla.protocol.records import compression, record_batch
 from ottla.protocol.records._speedups import crc32c
 from ottla.protocol.records.compression import CompressionError
 from ottla.types import TopicPartition
+from tests.support.wire.columns import columns_from
 from tests.support.wire.messages import every_message
 
 MAX_BYTES = 1 << 20
@@ -96,7 +96,7 @@ def columns(data: bytes) -> None:
     except KafkaError:
         pass
     try:
-        batch, next_offset = read_partition(TopicPartition("t", 0), whole, 0)
+        batch, next_offset = columns_from(TopicPartition("t", 0), whole)
     except KafkaError:
         assert expected is None
         return

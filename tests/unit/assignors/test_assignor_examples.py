@@ -148,13 +148,14 @@ class TestSticky:
         third = again(StickyAssignor(), counts, second, {key: ["t1", "t2"] for key in ["c3", "c4"]}, 3)
         same(third, c3="t1-2 t2-3 t1-0 t2-1", c4="t2-2 t1-1 t2-0")
 
-    def test_a_zombies_claim_of_an_older_generation_is_ignored(self) -> None:
-        claim = parse("a-0,2 b-1")
+    @pytest.mark.parametrize("zombie", ["c0", "c2"])
+    def test_a_zombies_claim_of_an_older_generation_is_ignored(self, zombie: str) -> None:
+        """The claims overlap: if both counted, neither member would keep b-1."""
         subscriptions: dict[str, Subscription | list[str]] = {
-            "c1": Subscription(["a", "b"], owned_partitions=claim, generation_id=10),
-            "c2": Subscription(["a", "b"], owned_partitions=claim, generation_id=9),
+            "c1": Subscription(["a", "b"], owned_partitions=parse("a-0,2 b-1"), generation_id=10),
+            zombie: Subscription(["a", "b"], owned_partitions=parse("b-1,2"), generation_id=9),
         }
-        same(share(StickyAssignor(), {"a": 3, "b": 3}, subscriptions), c1="a-0,2 b-1", c2="a-1 b-0,2")
+        same(share(StickyAssignor(), {"a": 3, "b": 3}, subscriptions), c1="a-0,2 b-1", **{zombie: "a-1 b-0,2"})
 
     def test_user_data_replaces_fields_that_old_subscriptions_lack(self) -> None:
         counts = {"t": 4}

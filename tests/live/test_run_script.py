@@ -3,13 +3,12 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from ottla.cli.main import main
-
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def run_in_a_checkout(directory: Path, *words: str, path: str = "/usr/bin:/bin") -> str:
@@ -60,12 +59,16 @@ def test_python_may_keep_the_bytecode_of_modules(tmp_path: Path, monkeypatch: py
     assert "no bytecode files" not in run_in_a_checkout(tmp_path, "serve")
 
 
-def test_a_run_on_etcd_without_etcd_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert main(["verify", "--cluster", "local:3", "--metadata", "etcd"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "etcd is not on the PATH" in said
-    assert "apt install etcd-server" in said
-    assert "./run setup-extras" in said
+@pytest.mark.parametrize(
+    ("pure", "message"), [("1", "OTTLA_PURE is set"), ("0", "no C compiler was found"), ("", "no C compiler was found")]
+)
+def test_the_setup_says_why_records_are_handled_in_pure_python(tmp_path: Path, pure: str, message: str) -> None:
+    text = (ROOT / "run").read_text()
+    program = text.partition("<<'PYTHON'\n")[2].partition("PYTHON\n")[0]
+    (tmp_path / "ottla" / "protocol" / "records").mkdir(parents=True)
+    (tmp_path / "ottla" / "protocol" / "records" / "_speedups.py").write_text("NATIVE = False\n")
+    environment = {**os.environ, "OTTLA_PURE": pure, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert message in done.stdout
