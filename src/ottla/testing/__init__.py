@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # Imported on first use: World and ClusterWorld need the broker and the client, SimLoop only asyncio.
-_HOMES = {
+_MODULE_OF = {
     "ClusterWorld": "ottla.testing.cluster_world",
     "SimBroker": "ottla.testing.cluster_world",
     "SimClock": "ottla.testing.sim_loop",
@@ -44,14 +44,14 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULE_OF})

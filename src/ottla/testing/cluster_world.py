@@ -38,6 +38,7 @@ PAUSE_S = 0.02
 """The interval in which a condition that a story waits for is checked."""
 RESTART_S = 0.5
 """How long a supervisor waits before it retries a failed start."""
+STARTS_MAX = 600
 EVENTS_SHOWN = 60
 
 
@@ -81,7 +82,7 @@ class SimBroker:
         """Starts the broker, and retries until it runs, as a supervisor does. Does nothing if it is running."""
         if self.is_up:
             return
-        for _ in range(600):
+        for _ in range(STARTS_MAX):
             self.starts += 1
             self.world.note(f"{self} starts")
             self.host = host = SimHost(self.world.loop, self.name)
@@ -100,7 +101,7 @@ class SimBroker:
             else:
                 self.world.note(f"{self} is up" if host.alive else f"{self} was killed while it started")
                 return
-        raise AssertionError(f"{self} does not start")
+        raise AssertionError(f"{self} did not start in {STARTS_MAX} attempts")
 
     def _make(self) -> Broker:
         config = load_config(
@@ -246,7 +247,7 @@ class ClusterWorld:
 
     def part(self, one: "SimBroker | str", other: "SimBroker | str") -> None:
         """No byte passes between two machines; `world.clients` and `world.store` are machines too."""
-        self.note(f"{one} and {other} are parted")
+        self.note(f"{one} and {other} are partitioned")
         self.network.partition(str(one), str(other))
 
     clients = OUTSIDE

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ottla.metadata.store import (
-    ANY_VERSION,
     Change,
     Check,
-    Conflict,
     Create,
     Delete,
     Entry,
@@ -17,6 +15,7 @@ from ottla.metadata.store import (
     Operation,
     SessionExpired,
     Set,
+    check_operation,
 )
 
 
@@ -60,18 +59,12 @@ class MemoryTree:
         for operation in operations:
             key = operation.key
             found = entries[key] if key in entries else self.entries.get(key)
+            check_operation(operation, found)
             if isinstance(operation, Create):
-                if found is not None:
-                    raise Conflict(operation, "the key exists")
                 owner = session_id if operation.ephemeral else 0
                 entries[key] = Entry(key, operation.value, 0, revision, revision, owner)
-            elif found is None:
-                raise Conflict(operation, "no such key")
-            elif operation.version not in (ANY_VERSION, found.version):
-                raise Conflict(operation, f"version {found.version}, not {operation.version}")
-            elif isinstance(operation, Check) and operation.created not in (ANY_VERSION, found.created):
-                raise Conflict(operation, f"created at {found.created}, not {operation.created}")
             elif isinstance(operation, Set):
+                assert found is not None
                 entries[key] = found._replace(value=operation.value, version=found.version + 1, modified=revision)
             elif isinstance(operation, Delete):
                 entries[key] = None

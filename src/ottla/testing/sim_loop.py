@@ -61,7 +61,7 @@ class SimHost:
         self._held.clear()
         for task in self._tasks:
             if not task.done():
-                self.loop.bury(task)
+                self.loop.keep_abandoned(task)
         for callback in self._on_kill:
             callback()
 
@@ -115,11 +115,30 @@ def _close(task: asyncio.Task[Any]) -> None:
             continue
 
 
+def _not_simulated(what: str, instead: str) -> NotImplementedError:
+    return NotImplementedError(f"SimLoop does not simulate {what}. {instead}")
+
+
+def _refuses(what: str, instead: str) -> Any:
+    """A method that raises. The base class would use real sockets and processes, which no seed can repeat."""
+
+    def refuse(self: "SimLoop", *args: Any, **kwargs: Any) -> Any:
+        raise _not_simulated(what, instead)
+
+    return refuse
+
+
+_USE_STREAMS = "Use TCP in the test: create_server() and create_connection() are simulated."
+_PASS_IN = "Pass it to the code under test as an argument, and replace it in the simulation."
+_WITHOUT_TLS = "Connect without TLS in the simulation, and test TLS on a real event loop."
+
+
 class SimLoop(asyncio.SelectorEventLoop):
     """An event loop whose time jumps to the next timer: hours pass in milliseconds.
 
     Plain asyncio code runs on it unchanged: tasks, timeouts, queues, streams. Runs with the same seed are identical,
-    because there are no threads and no real sockets. A deadlock, when no timer and no task is left, is an error.
+    because there are no threads and no real sockets. What is not simulated (TLS, UDP, Unix sockets, subprocesses)
+    raises NotImplementedError. A deadlock, when no timer and no task is left, is an error.
 
     Connections go through a SimNetwork. One is created when the first server or connection needs it; create your own
     to set delays or to inject faults.
@@ -218,14 +237,69 @@ class SimLoop(asyncio.SelectorEventLoop):
         self.call_later(self.random.uniform(*self.executor_delay_ms) / 1000, run)
         return future
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
+    async def create_server(
+        self,
+        protocol_factory: Any,
+        host: Any = None,
+        port: Any = None,
+        *,
+        sock: Any = None,
+        ssl: Any = None,
+        # These have no effect in simulation. A server accepts connections from the start.
+        family: Any = 0,
+        flags: Any = 0,
+        backlog: Any = 100,
+        reuse_address: Any = None,
+        reuse_port: Any = None,
+        keep_alive: Any = None,
+        ssl_handshake_timeout: Any = None,
+        ssl_shutdown_timeout: Any = None,
+        start_serving: Any = True,
+    ) -> Any:
+        _refuse_tls_and_sockets(ssl, sock)
         return await self._connected_network().create_server(protocol_factory, host, port)
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any) -> Any:
+    async def create_connection(
+        self,
+        protocol_factory: Any,
+        host: Any = None,
+        port: Any = None,
+        *,
+        sock: Any = None,
+        ssl: Any = None,
+        local_addr: Any = None,
+        # These have no effect in simulation.
+        family: Any = 0,
+        proto: Any = 0,
+        flags: Any = 0,
+        server_hostname: Any = None,
+        ssl_handshake_timeout: Any = None,
+        ssl_shutdown_timeout: Any = None,
+        happy_eyeballs_delay: Any = None,
+        interleave: Any = None,
+        all_errors: Any = False,
+    ) -> Any:
+        _refuse_tls_and_sockets(ssl, sock)
+        if local_addr is not None:
+            raise _not_simulated("local addresses of clients", "Omit local_addr in the simulation.")
         return await self._connected_network().create_connection(protocol_factory, host, port)
 
-    async def getaddrinfo(self, host: Any, port: Any, **kwargs: Any) -> Any:
+    async def getaddrinfo(
+        self, host: Any, port: Any, *, family: Any = 0, type: Any = 0, proto: Any = 0, flags: Any = 0
+    ) -> Any:
         return [(2, 1, 6, "", (host, port))]
+
+    # Everything else that would leave the simulation.
+
+    getnameinfo = _refuses("name servers", _PASS_IN)
+    start_tls = _refuses("TLS", _WITHOUT_TLS)
+    create_datagram_endpoint = _refuses("UDP sockets", _USE_STREAMS)
+    create_unix_server = create_unix_connection = _refuses("Unix sockets", _USE_STREAMS)
+    subprocess_exec = subprocess_shell = _refuses("subprocesses", _PASS_IN)
+    connect_read_pipe = connect_write_pipe = _refuses("pipes", _PASS_IN)
+    connect_accepted_socket = add_reader = add_writer = _refuses("real sockets and files", _USE_STREAMS)
+    sock_accept = sock_connect = sock_sendfile = _refuses("real sockets", _USE_STREAMS)
+    sock_recv = sock_recv_into = sock_recvfrom = sock_recvfrom_into = sock_sendall = sock_sendto = sock_accept
 
     def _connected_network(self) -> "SimNetwork":
         if self.network is None:
@@ -234,7 +308,7 @@ class SimLoop(asyncio.SelectorEventLoop):
             self.network = SimNetwork(self)
         return self.network
 
-    def bury(self, task: asyncio.Task[Any]) -> None:
+    def keep_abandoned(self, task: asyncio.Task[Any]) -> None:
         """Keeps a task that never completes: Python would close its coroutine, which runs its `finally` blocks."""
         _abandon(task)
         self._graveyard.append(task)
@@ -248,7 +322,7 @@ class SimLoop(asyncio.SelectorEventLoop):
             self.is_over = True
             left = list(asyncio.all_tasks(self) - set(self._graveyard))
             for task in left:
-                self.bury(task)
+                self.keep_abandoned(task)
             if self.network is not None:
                 self.network.abandon()
             self._ready.clear()  # type: ignore[attr-defined]
@@ -257,6 +331,13 @@ class SimLoop(asyncio.SelectorEventLoop):
                 _close(task)
             asyncio.set_event_loop(None)
             self.close()
+
+
+def _refuse_tls_and_sockets(ssl: Any, sock: Any) -> None:
+    if ssl:
+        raise _not_simulated("TLS", _WITHOUT_TLS)
+    if sock is not None:
+        raise _not_simulated("real sockets", "Pass host and port instead of sock.")
 
 
 class SimClock:
@@ -317,7 +398,7 @@ def _make_task(loop: Any, coroutine: Any, context: Any = None, **kwargs: Any) ->
     host = _current_host.get() if context is None else context.get(_current_host)
     task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, context=context, **kwargs)
     if loop.is_over:
-        loop.bury(task)
+        loop.keep_abandoned(task)
     elif host is not None:
         host.adopt(task)
     return task

@@ -46,7 +46,7 @@ class SimNetwork:
             for transport in pair:
                 transport.kick()
 
-    def is_parted(self, one: str, other: str) -> bool:
+    def is_partitioned(self, one: str, other: str) -> bool:
         return frozenset((one, other)) in self._partitions
 
     def cut(self, name: str) -> None:
@@ -85,7 +85,7 @@ class SimNetwork:
         here_name = here.name if here else OUTSIDE
         if server is None:
             raise ConnectionRefusedError(111, f"Connect call failed ({host!r}, {port})")
-        if self.is_parted(here_name, server.host_name):
+        if self.is_partitioned(here_name, server.host_name):
             await asyncio.sleep(10)
             raise TimeoutError(110, f"Connect call failed ({host!r}, {port})")
         near_protocol, far_protocol = protocol_factory(), server.protocol_factory()
@@ -165,7 +165,7 @@ class SimServer:
     async def __aenter__(self) -> "SimServer":
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
         await self.wait_closed()
 
@@ -306,7 +306,7 @@ class SimTransport(asyncio.Transport):
         self._delivery_scheduled = False
         if self.closed or self.closing or not self._reading:
             return
-        if self.network.is_parted(self.host_name, self.peer.host_name):
+        if self.network.is_partitioned(self.host_name, self.peer.host_name):
             return
         if self.inbox:
             data = b"".join(self.inbox)

@@ -54,7 +54,7 @@ class SimStoreHub:
         return SimStore(self, host_name, session_timeout_ms=session_timeout_ms)
 
     def is_reachable(self, host_name: str) -> bool:
-        return not self.is_away and not self.network.is_parted(host_name, self.name)
+        return not self.is_away and not self.network.is_partitioned(host_name, self.name)
 
     def delay(self) -> float:
         return self.loop.random.uniform(*self.delay_ms) / 1000

@@ -1,4 +1,4 @@
-"""Tests in tests/unit must not start processes: every way to start one raises an error."""
+"""Tests outside of live, compat and spark must not start processes: every way to start one raises an error."""
 
 import multiprocessing
 import os
