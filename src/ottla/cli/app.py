@@ -14,12 +14,11 @@ import typer
 
 import ottla
 from ottla.cli.client_config import add_options
-from ottla.cli.output import drop_output, prepare_streams, print_error
+from ottla.cli.output import INTERRUPTED, drop_output, prepare_streams, print_error
 from ottla.cli.session import explain, status_of
 from ottla.errors import KafkaError, OttlaError
 
-INTERRUPTED = 130
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Raised when the disk of the output file is full, as in `ottla consume orders > file`."""
 
 COMMANDS = {
@@ -134,7 +133,7 @@ def run(words: Sequence[str]) -> int:
         if error.filename is not None:
             print_error(f"{os.fsdecode(error.filename)}: {reason}")
             return 2
-        if error.errno not in NO_ROOM:
+        if error.errno not in DISK_FULL:
             raise
         drop_output()
         print_error(f"cannot write the output: {reason}")

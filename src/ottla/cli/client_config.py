@@ -77,7 +77,7 @@ def _option(names: list[str]) -> Any:
             callback=_use,
         ),
     ) -> None:
-        """Carries the option."""
+        """Never called."""
 
     return next(each for each in typer.main.get_command(app).params if each.name == "command_config")
 

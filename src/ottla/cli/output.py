@@ -17,6 +17,9 @@ from rich.text import Text
 
 from ottla.errors import OttlaError
 
+INTERRUPTED = 130
+"""The exit status after Ctrl-C, as shells expect it."""
+
 Row = Sequence[Any]
 
 

@@ -39,9 +39,9 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 
 PROGRESS_AFTER_S = 1.0
-PATIENCE = {"delivery.timeout.ms": "30000", "request.timeout.ms": "10000"}
+INTERACTIVE_TIMEOUTS = {"delivery.timeout.ms": "30000", "request.timeout.ms": "10000"}
 """Shorter timeouts than Kafka's defaults: a person is waiting for the result."""
-LOOK_EVERY = 2_000
+CHECK_EVERY = 2_000
 """Records between two checks of the clock and of completed deliveries."""
 
 
@@ -104,7 +104,7 @@ def produce(
     for name in given:
         if name in chosen and chosen[name] != given[name]:
             raise OttlaError(f"{name} is set by an option and by --set to different values", "use only one of them")
-    merged = PATIENCE | merged | given
+    merged = INTERACTIVE_TIMEOUTS | merged | given
     build(ProducerConfig, merged, {})  # report invalid settings before anything is opened
     with _open_input(file) as source:
         with open_admin(bootstrap, settings) as admin:
@@ -181,7 +181,7 @@ class _Run:
             self.sent += 1
             self.read_bytes += len(line) + 1
             self.size_bytes += (len(key) if key else 0) + (len(value) if value else 0)
-            if not number % LOOK_EVERY:
+            if not number % CHECK_EVERY:
                 self._collect(wait=False)
                 if progress is not None:
                     progress.update(self.sent, self.read_bytes)
@@ -221,7 +221,7 @@ class _Run:
     def print_summary(self) -> None:
         stored = self.sent - self.failed
         rate = ""
-        if self.seconds >= 0.5 and stored >= LOOK_EVERY:  # meaningless for typed input
+        if self.seconds >= 0.5 and stored >= CHECK_EVERY:  # meaningless for typed input
             rate = f", {stored / self.seconds:,.0f} records/s, {size(self.size_bytes / self.seconds)}/s"
         error_console().print(
             f"wrote {plural(stored, 'record')} to {self.topic}, {size(self.size_bytes)} in {self.seconds:.2f} s{rate}",

@@ -8,7 +8,7 @@ import typer
 from ottla.cli.output import console, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, open_admin, parse_pairs
 from ottla.client.core.model import ClientQuota
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, did_you_mean
 from ottla.security.quota_entities import (
     CLIENT_ID,
     CLIENT_QUOTAS,
@@ -35,8 +35,8 @@ DefaultClientId = Annotated[
 DefaultIp = Annotated[bool, typer.Option("--default-ip", metavar="", help="Quotas of every address without its own.")]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?|)b?(?:/s)?", re.IGNORECASE)
-_PLAIN = re.compile(r"(\d+(?:\.\d+)?)\s*(%|/s|)")
+_AMOUNT = re.compile(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*([kmg]i?|)b?(?:/s)?", re.IGNORECASE)
+_PLAIN = re.compile(r"([0-9]{1,30}(?:\.[0-9]+)?)\s*(%|/s|)")
 SEE_UNITS = {
     REQUEST_PERCENTAGE: "write a percentage of the event loop's time, for example 25%",
     CONTROLLER_MUTATION_RATE: "write partitions per second, for example 5/s",
@@ -178,7 +178,7 @@ def _entity(
 
 
 def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
-    """The entity, if it is one. Without any, a change would be for nobody."""
+    """The entity. Raises if it is empty: the change would apply to nothing."""
     if not entity:
         raise OttlaError(
             "no user, client id or address", "pass --user NAME, --client-id ID or --ip ADDRESS, or a --default-… option"
@@ -188,7 +188,8 @@ def _named(entity: dict[str, str | None]) -> dict[str, str | None]:
 
 def _check_name(name: str, known: tuple[str, ...]) -> None:
     if name not in known:
-        raise OttlaError(f"there is no quota {name!r} for this", f"choose from: {', '.join(known)}")
+        hint = did_you_mean(name, known, f"choose from: {', '.join(known)}")
+        raise OttlaError(f"{name!r} is not a quota of this entity", hint)
 
 
 def parse_quota(name: str, text: str, known: tuple[str, ...] = CLIENT_QUOTAS + IP_QUOTAS) -> float:
@@ -206,7 +207,7 @@ def parse_quota(name: str, text: str, known: tuple[str, ...] = CLIENT_QUOTAS + I
         raise OttlaError(f"invalid value {text!r} for {name}", hint)
     value = float(match[1]) * (_UNITS[match[2].lower()] if in_bytes else 1)
     if value <= 0:
-        raise OttlaError(f"{name} must be greater than 0", "remove a limit with: ottla quota remove")
+        raise OttlaError(f"{name} must be greater than 0, not {text}", "remove a limit with: ottla quota remove")
     if name in WHOLE_NUMBERS and value % 1:
         raise OttlaError(f"{name} must be a whole number, not {value:g}", "round it")
     return value

@@ -2,15 +2,14 @@
 
 import asyncio
 import logging
-import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
-from ottla.checks import topic_name_problem
+from ottla.checks import topic_name_problem, unsigned_from_text
 from ottla.cli.client_config import settings_from_file
 from ottla.cli.output import CommandError
 from ottla.client.admin.transaction_model import OpenTransaction
@@ -22,9 +21,11 @@ from ottla.client.core.settings import AdminConfig, ClientConfig, ConsumerConfig
 from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError, did_you_mean
 from ottla.net.client.connection import Connection
 from ottla.net.client.tls_errors import DroppedTlsError
-from ottla.types import TopicPartition
+from ottla.types import INT64_MAX, TopicPartition
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+NOT_SERVED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+"""An old cluster, or one that denies the call: the output omits that part."""
 CONNECT_TIMEOUT_MS = 5_000
 API_TIMEOUT_MS = 20_000
 
@@ -146,12 +147,43 @@ def parse_time(text: str) -> int:
     (1700000000000, 1700000000000, 1700000000000)
     """
     stripped = text.strip()
-    if re.fullmatch(r"@?\d+", stripped):
-        return int(stripped.removeprefix("@"))
+    timestamp = unsigned_from_text(stripped.removeprefix("@"))
+    if timestamp is not None:
+        if timestamp > INT64_MAX:
+            raise ValueError(f"{text} is out of range: the limit is {INT64_MAX}")
+        return timestamp
     try:
         return int(datetime.fromisoformat(stripped).timestamp() * 1000)
     except (OverflowError, OSError) as error:
         raise ValueError(f"{text} is out of range") from error
+
+
+def confirm(question: str, yes: bool, show: Callable[[], None] | None = None) -> None:
+    """Ends the command unless the user agrees. Asks on a terminal only, and not with --yes.
+
+    `show` prints what the answer is about, before the question.
+    """
+    if yes or not sys.stdin.isatty() or not sys.stdout.isatty():
+        return
+    if show is not None:
+        show()
+    if not typer.confirm(question):
+        raise typer.Exit(1)
+
+
+def check_known(option: str, given: Iterable[str], known: Sequence[str]) -> list[str]:
+    """The values of an option as they are in `known`, in any case. Others are an error that suggests a similar one.
+
+    >>> check_known("--state", ["stable"], ("Stable", "Empty"))
+    ['Stable']
+    """
+    by_name = {name.lower(): name for name in known}
+    values = list(given)
+    for value in values:
+        if value.lower() not in by_name:
+            hint = did_you_mean(value.lower(), by_name, f"use one of {', '.join(known)}")
+            raise OttlaError(f"unknown value {value} for {option}", hint)
+    return [by_name[value.lower()] for value in values]
 
 
 def check_topic_name(name: str) -> str:

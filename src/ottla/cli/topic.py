@@ -1,6 +1,5 @@
 """`ottla topic`: create, list, describe, alter and delete topics."""
 
-import sys
 from collections import defaultdict
 from typing import Annotated, Any
 
@@ -10,10 +9,12 @@ from rich.text import Text
 from ottla.cli.output import console, count, plural, print_facts, print_json, print_table, size
 from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,
+    NOT_SERVED,
     AsJson,
     Bootstrap,
     Yes,
     check_topic_name,
+    confirm,
     find_open_transactions,
     find_topics,
     open_admin,
@@ -317,12 +318,13 @@ def delete(
     """
     with open_admin(bootstrap) as admin:
         topics = find_topics(admin, names)
-        if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+
+        def show() -> None:
             records = admin.count_records([topic.name for topic in topics])
             for topic in topics:
                 console().print(f"{topic.name}: {plural(records[topic.name], 'record')}")
-            if not typer.confirm("Delete permanently?"):
-                raise typer.Exit(1)
+
+        confirm("Delete permanently?", yes, show)
         admin.delete_topics(names)
     if as_json:
         print_json({"deleted": list(names)})
@@ -338,6 +340,6 @@ def find_sizes(admin: Admin) -> dict[TopicPartition, int]:
             for replica in directory.replicas:
                 sizes[replica.partition] = max(sizes[replica.partition], replica.size_bytes)
     except KafkaError as error:
-        if error.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED):
+        if error.code not in NOT_SERVED:
             raise
     return dict(sizes)

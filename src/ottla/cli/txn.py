@@ -1,15 +1,24 @@
 """`ottla txn`: inspect transactions and their history, find hanging ones, abort or commit them."""
 
-import sys
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
 from ottla.cli.output import CommandError, console, duration, plural, print_facts, print_json, print_table, time_text
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, find_topics, open_admin, read_to_end
+from ottla.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    Yes,
+    check_known,
+    confirm,
+    find_topics,
+    open_admin,
+    read_to_end,
+)
 from ottla.client.admin.transaction_model import (
+    OPEN_STATES,
     STATES,
     HangingTransaction,
     HistoryStep,
@@ -28,7 +37,7 @@ app = typer.Typer(help="Inspect transactions, find hanging ones, and abort or co
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="Transactional id.")]
 
-_COLOURS = {"Ongoing": "yellow", "PrepareCommit": "yellow", "PrepareAbort": "yellow", "CompleteAbort": "dim"}
+_COLOURS = {**dict.fromkeys(OPEN_STATES, "yellow"), "CompleteAbort": "dim"}
 
 
 @app.command("list")
@@ -58,9 +67,9 @@ def list_transactions(
       ottla txn list --state ongoing --longer-than 60
       ottla txn list --pattern 'billing-.*' --json
     """
-    wanted = _known_states(states)
+    wanted = check_known("--state", states, STATES)
     if longer is not None and not wanted:
-        wanted = ["Ongoing", "PrepareCommit", "PrepareAbort"]
+        wanted = list(OPEN_STATES)
     with open_admin(bootstrap) as admin:
         found = admin.list_transactions(
             states=wanted, longer_than_ms=None if longer is None else int(longer * 1000), pattern=pattern
@@ -125,7 +134,7 @@ def _described_json(found: TransactionDescription) -> dict[str, Any]:
 
 
 def _print_described(found: TransactionDescription) -> None:
-    is_open = found.state in ("Ongoing", "PrepareCommit", "PrepareAbort")
+    is_open = found.state in OPEN_STATES
     facts: dict[str, Any] = {
         "transactional id": found.transactional_id,
         "state": _state(found.state),
@@ -206,7 +215,7 @@ def abort(
                 f"the transaction of producer {producer.producer_id} is not hanging: its coordinator will end it",
                 "abort it by its id (see: ottla txn list), or pass --force",
             )
-        _confirm(f"Abort the transaction of producer {producer.producer_id} in {where}?", yes)
+        confirm(f"Abort the transaction of producer {producer.producer_id} in {where}?", yes)
         admin.abort_in_partition(where, producer)
     done = {"partition": str(where), "producer_id": producer.producer_id, "aborted": True}
     if as_json:
@@ -258,7 +267,7 @@ def _end(
                 f"not to producer {expected[0]}, epoch {expected[1]}; nothing was committed",
             )
         doing = "Commit" if commit else "Abort"
-        _confirm(f"{doing} the transaction of {name} in {plural(len(found.partitions), 'partition')}?", yes)
+        confirm(f"{doing} the transaction of {name} in {plural(len(found.partitions), 'partition')}?", yes)
         admin.end_transaction(name, found.producer_id, found.producer_epoch, commit=commit)
     done = "committed" if commit else "aborted"
     if as_json:
@@ -366,7 +375,7 @@ def timeline(
         console().print("… earlier steps were removed by compaction", style="dim")
     for moment in shown:
         _print_moment(moment)
-    if shown[-1].state in ("Ongoing", "PrepareCommit", "PrepareAbort"):
+    if shown[-1].state in OPEN_STATES:
         since = duration(max(0, system_clock() - shown[-1].at_ms) / 1000)
         console().print(f"still {shown[-1].state} after {since}", style="yellow")
 
@@ -426,18 +435,5 @@ def _find(admin: Admin, name: str) -> TransactionDescription:
     raise CommandError(f"transactional id {name} does not exist", hint)
 
 
-def _known_states(states: Sequence[str]) -> list[str]:
-    by_name = {state.lower(): state for state in STATES}
-    for state in states:
-        if state.lower() not in by_name:
-            raise OttlaError(f"unknown state {state}", f"use one of {', '.join(STATES)}")
-    return [by_name[state.lower()] for state in states]
-
-
 def _state(state: str) -> Text:
     return Text(state, style=_COLOURS.get(state, ""))
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm(question):
-        raise typer.Exit(1)

@@ -40,8 +40,8 @@ def test_quotas_are_set_listed_and_removed(quota: Run) -> None:
     [
         (["set", "producer_byte_rate=1"], "no user, client id or address"),
         (["set", "--user", "ann", "producer_byte_rate"], "QUOTA producer_byte_rate has no '='"),
-        (["set", "--user", "ann", "speed=1"], "there is no quota 'speed' for this"),
-        (["set", "--ip", "1.2.3.4", "producer_byte_rate=1"], "there is no quota 'producer_byte_rate' for this"),
+        (["set", "--user", "ann", "speed=1"], "'speed' is not a quota of this entity"),
+        (["set", "--ip", "1.2.3.4", "producer_byte_rate=1"], "'producer_byte_rate' is not a quota of this entity"),
         (["set", "--user", "ann", "--ip", "1.2.3.4", "producer_byte_rate=1"], "--ip cannot be combined"),
         (
             ["set", "--user", "ann", "--default-user", "producer_byte_rate=1"],

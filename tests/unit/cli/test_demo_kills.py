@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from ottla.cli.demo import kills as demo_kills
-from ottla.cli.demo.kills import Hold, Kill, Kills, strike_workers
+from ottla.cli.demo.kills import Hold, Kill, Kills, kill_workers
 from ottla.cli.demo.shop import ENRICHED, PLAIN
 from ottla.spark.sink.failpoints import failpoint
 
@@ -99,7 +99,7 @@ def test_tasks_that_cannot_be_held_do_not_stop_the_demo(tmp_path: Path, monkeypa
     """On other machines: no worker is killed, then the driver is, at any moment."""
     monkeypatch.setattr(demo_kills, "HELD_S", -1.0)
     scene = Scene(tmp_path, "driver")
-    scene.kills.kills.insert(0, Kill("worker", strike_workers))
+    scene.kills.kills.insert(0, Kill("worker", kill_workers))
     scene.kills.on_batch(0)
     scene.kills.on_tick()
     scene.kills.on_tick()

@@ -41,12 +41,12 @@ def test_units_are_accepted_and_shown(name: str, text: str, value: float, shown:
         ("producer_byte_rate", "fast", "invalid value 'fast' for producer_byte_rate"),
         ("producer_byte_rate", "10TB/s", "invalid value '10TB/s' for producer_byte_rate"),
         ("producer_byte_rate", "-5", "invalid value '-5' for producer_byte_rate"),
-        ("producer_byte_rate", "0MB/s", "producer_byte_rate must be greater than 0"),
+        ("producer_byte_rate", "0MB/s", "producer_byte_rate must be greater than 0, not 0MB/s"),
         ("producer_byte_rate", "0.5", "producer_byte_rate must be a whole number, not 0.5"),
         ("request_percentage", "5MB/s", "invalid value '5MB/s' for request_percentage"),
         ("request_percentage", "5/s", "invalid value '5/s' for request_percentage"),
         ("connection_creation_rate", "20%", "invalid value '20%' for connection_creation_rate"),
-        ("speed", "1", "there is no quota 'speed' for this"),
+        ("speed", "1", "'speed' is not a quota of this entity"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_an_error_with_a_hint(name: str, text: str, message: str) -> None:

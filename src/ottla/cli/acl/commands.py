@@ -1,7 +1,6 @@
 """`ottla acl`: adds, lists and removes ACLs, and explains what they decide."""
 
 import enum
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from rich.text import Text
 
 from ottla.cli.acl.rules import Options, bindings_of, check_principal, filters_of, parse_operation
 from ottla.cli.output import CommandError, console, plural, print_json, print_table
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, open_admin
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, confirm, open_admin
 from ottla.client.blocking import Admin
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.security.acls import WILDCARD, AccessControlEntry, AclBinding, ResourcePattern
@@ -40,9 +39,12 @@ DenyHosts = Annotated[Names, typer.Option("--deny-host", metavar="IP", help="Den
 Operations = Annotated[
     Names, typer.Option("--operation", metavar="OP", help="read, write, describe, … (default: all). Repeatable.")
 ]
-Producer = Annotated[bool, typer.Option("--producer", metavar="", help="All that a producer of the topics needs.")]
+Producer = Annotated[
+    bool, typer.Option("--producer", metavar="", help="All operations that a producer of the topics needs.")
+]
 Consumer = Annotated[
-    bool, typer.Option("--consumer", metavar="", help="All that a consumer of the topics in the group needs.")
+    bool,
+    typer.Option("--consumer", metavar="", help="All operations that a consumer of the topics in the group needs."),
 ]
 Idempotent = Annotated[
     bool, typer.Option("--idempotent", metavar="", help="With --producer: also idempotent-write on the cluster.")
@@ -206,11 +208,14 @@ def remove(
         raise OttlaError("no resource", "name one with --topic, --group, --transactional-id or --cluster")
     filters = filters_of(options)
     with open_admin(bootstrap) as admin:
-        if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+
+        def show() -> None:
             doomed = sorted({acl for each in filters for acl in admin.describe_acls(each)})
             _show(doomed, None, as_json=False)
-            if not doomed or not typer.confirm("Remove them?"):
+            if not doomed:
                 raise typer.Exit(1)
+
+        confirm("Remove them?", yes, show)
         removed = admin.delete_acls(filters)
     _show(removed, "removed", as_json=as_json)
 
@@ -266,7 +271,7 @@ def check(
 
 
 def _authorizer(admin: Admin) -> Authorizer:
-    """Decides as the brokers do: from their ACLs and settings."""
+    """An authorizer with the brokers' ACLs and settings: it decides as they do."""
     try:
         acls: dict[ResourcePattern, tuple[AccessControlEntry, ...]] = {}
         for pattern, entry in admin.describe_acls():

@@ -15,7 +15,7 @@ from ottla.security.principal import parse_principal
 from ottla.security.resources import CLUSTER_NAME, Operation, PatternType, PermissionType, ResourceType
 
 OPERATIONS = {each.name.lower().replace("_", "-"): each for each in Operation if each > Operation.ANY}
-_BY_KAFKAS_NAME = {name.replace("-", ""): operation for name, operation in OPERATIONS.items()}
+_BY_KAFKA_NAME = {name.replace("-", ""): operation for name, operation in OPERATIONS.items()}
 
 PRODUCER_OPERATIONS = (Operation.WRITE, Operation.DESCRIBE, Operation.CREATE)
 CONSUMER_OPERATIONS = (Operation.READ, Operation.DESCRIBE)
@@ -62,7 +62,7 @@ VALID_OPERATIONS = {
 
 def parse_operation(text: str) -> Operation:
     """`read`, `Read`, `describe-configs` and Kafka's `DescribeConfigs` are names of operations."""
-    found = _BY_KAFKAS_NAME.get(text.strip().lower().replace("-", "").replace("_", ""))
+    found = _BY_KAFKA_NAME.get(text.strip().lower().replace("-", "").replace("_", ""))
     if found is None:
         raise OttlaError(f"{text!r} is not an operation", f"operations: {', '.join(OPERATIONS)}")
     return found
@@ -112,9 +112,9 @@ class Options:
         """The resources, each with its operations."""
         if not (self.producer or self.consumer):
             return [(pattern, each) for pattern in self.resources() for each in self.operations or (Operation.ALL,)]
-        return list(dict.fromkeys(self._convenient()))
+        return list(dict.fromkeys(self._for_roles()))
 
-    def _convenient(self) -> Iterator[tuple[ResourcePattern, Operation]]:
+    def _for_roles(self) -> Iterator[tuple[ResourcePattern, Operation]]:
         if self.operations:
             raise OttlaError("--operation cannot be combined with --producer or --consumer", "omit --operation")
         if not self.topics:

@@ -12,15 +12,17 @@ from ottla.cli.cluster import plan as plans
 from ottla.cli.cluster.state import ClusterState, read_state
 from ottla.cli.cluster.throttle import remove_throttle, set_throttle, throttled_replicas, throttled_topics
 from ottla.cli.cluster.watch import watch_until
+from ottla.cli.json_entries import Entry
 from ottla.cli.output import console, plural, print_json, print_table
 from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, find_topics, open_admin
 from ottla.client.blocking import Admin
-from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.errors import OttlaError, error_text_with_type
+from ottla.types import INT32_MAX, TopicPartition
 
-AT_ONCE = 1000
+REQUEST_PARTITIONS_MAX = 1000
 """The most partitions in one request."""
 EXAMPLE = "orders:0=1,2,3"
+EXAMPLE_ENTRY = '{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}'
 UNTHROTTLE = "ottla cluster reassign --unthrottle"
 
 Wait = Annotated[
@@ -77,7 +79,7 @@ def reassign(
       ottla cluster reassign --file moves.json --wait --throttle 20000000
       ottla cluster reassign --cancel
     """
-    moves = {**_read_file(file), **_parse_moves(target for target in targets if "=" in target)}
+    moves = _merged(_read_file(file), _parse_moves(target for target in targets if "=" in target))
     names = [target for target in targets if "=" not in target]
     if names and replication is None and not cancel:
         raise OttlaError(f"nothing to do for {names[0]}", f"pass --replication N, --cancel, or replicas: {EXAMPLE}")
@@ -163,8 +165,8 @@ def _carry_out(
     if not dry_run:
         if throttle is not None and throttled:
             set_throttle(admin, throttle, throttled)
-        for start in range(0, len(changed), AT_ONCE):
-            admin.alter_partition_reassignments(dict(changed[start : start + AT_ONCE]))
+        for start in range(0, len(changed), REQUEST_PARTITIONS_MAX):
+            admin.alter_partition_reassignments(dict(changed[start : start + REQUEST_PARTITIONS_MAX]))
     if as_json:
         print_json(
             {
@@ -263,14 +265,29 @@ def _read_file(file: Path | None) -> dict[TopicPartition, tuple[int, ...]]:
         return {}
     try:
         entries = json.loads(file.read_bytes())["partitions"]
-        return {
-            TopicPartition(str(entry["topic"]), int(entry["partition"])): tuple(int(b) for b in entry["replicas"])
-            for entry in entries
-        }
+        if not isinstance(entries, list):
+            raise TypeError("partitions must be a list")
     except OSError as error:
-        raise OttlaError(f"cannot read {file}: {error.strerror}") from None
+        raise OttlaError(f"cannot read {file}: {error.strerror}", "check the path and its permissions") from None
     except (KeyError, TypeError, ValueError) as error:
         raise OttlaError(
-            f"{file} is not a list of moves: {type(error).__name__}: {error}",
-            'write {"partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2, 3]}]}',
+            f"{file} is not a list of moves: {error_text_with_type(error)}",
+            f'write {{"partitions": [{EXAMPLE_ENTRY}]}}',
         ) from None
+    moves: dict[TopicPartition, tuple[int, ...]] = {}
+    for number, fields in enumerate(entries, start=1):
+        entry = Entry(f"{file}, entry {number}", fields, EXAMPLE_ENTRY)
+        partition = TopicPartition(entry.text("topic"), entry.number("partition", at_most=INT32_MAX))
+        if partition in moves:
+            raise OttlaError(f"{entry.where}: {partition} is moved twice", "list it once")
+        moves[partition] = entry.numbers("replicas", "broker", at_most=INT32_MAX)
+    return moves
+
+
+def _merged(
+    file: dict[TopicPartition, tuple[int, ...]], arguments: dict[TopicPartition, tuple[int, ...]]
+) -> dict[TopicPartition, tuple[int, ...]]:
+    for partition in arguments:
+        if partition in file:
+            raise OttlaError(f"{partition} is moved twice", "remove it from the file or from the arguments")
+    return {**file, **arguments}

@@ -47,7 +47,7 @@ def cluster(
 
 
 def document(state: ClusterState) -> dict[str, Any]:
-    """The state for programs."""
+    """The state as a JSON document."""
     description = state.description
     return {
         "cluster_id": description.cluster_id,
@@ -109,7 +109,7 @@ def _partition_document(partition: TopicPartition, p: Any) -> dict[str, Any]:
 
 
 def print_state(state: ClusterState) -> None:
-    """The state for people."""
+    """Prints the state as text and tables."""
     out = console()
     internal = sum(topic.is_internal for topic in state.topics)
     controller = f"broker {state.description.controller_id}" if state.description.controller_id >= 0 else "none"

@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ottla.cli.session import NOT_SERVED
 from ottla.client.blocking import Admin
 from ottla.client.core.model import (
     ClusterDescription,
@@ -20,8 +21,6 @@ from ottla.types import TopicPartition
 
 T = TypeVar("T")
 
-NOT_SERVED = (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-"""An old cluster, or one that denies the call: the output omits that part."""
 GONE = (ErrorCode.BROKER_NOT_AVAILABLE,)
 SIZES_S = 3.0
 """How long to wait for the sizes of replicas on each broker."""
@@ -42,7 +41,7 @@ class Behind:
 
     @property
     def missing_bytes(self) -> int | None:
-        """About how much it has to copy. Sizes differ a little where logs were cleaned at different times."""
+        """Approximately how much it still has to copy: sizes also differ where logs were cleaned at different times."""
         if self.bytes is None or self.leader_bytes is None:
             return None
         return max(0, self.leader_bytes - self.bytes)

@@ -40,7 +40,7 @@ def wait_in_sync(
         typer.Option(
             "--endpoint",
             metavar="URL",
-            help="Ask the broker to be stopped, at its --metrics address. Needs no Kafka client settings.",
+            help="Query the broker that you want to stop, at its --metrics address. Needs no Kafka client settings.",
         ),
     ] = None,
     interval: Annotated[
@@ -49,7 +49,7 @@ def wait_in_sync(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until all replicas are in sync and nothing is moved.
+    """Wait until all replicas are in sync and no partition is being moved.
 
     With --before-stopping or --endpoint, other brokers may be down: each
     partition of this broker must keep min.insync.replicas in-sync replicas
@@ -129,7 +129,7 @@ def _get(url: str) -> dict[str, Any]:
         return answer
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise CommandError(f"cannot ask {url}: {reason}", "is the broker running with --metrics HOST:PORT?") from None
+        raise CommandError(f"cannot query {url}: {reason}", "is the broker running with --metrics HOST:PORT?") from None
 
 
 class Minimums:

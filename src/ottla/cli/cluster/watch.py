@@ -36,7 +36,9 @@ def watch(
     ] = 1.0,
     until_in_sync: Annotated[
         bool,
-        typer.Option("--until-in-sync", metavar="", help="Exit when all replicas are in sync and nothing is moved."),
+        typer.Option(
+            "--until-in-sync", metavar="", help="Exit when all replicas are in sync and no partition is being moved."
+        ),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     as_json: AsJson = False,
@@ -83,7 +85,7 @@ def watch_until(
                 if not error.retriable:
                     raise
                 if not is_silent:
-                    print(f"ottla: {explain(error)[0]}; trying again", file=sys.stderr)
+                    print(f"ottla: {explain(error)[0]}; retrying", file=sys.stderr)
             else:
                 done = is_done(state)
                 show(state)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import string
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from ottla.checks import unsigned_from_text
 from ottla.cli.consume.formatters import FORMATTERS, Formatter, check_formatter, make_formatter
 from ottla.cli.consume.group_reading import GroupReading, reset_of
 from ottla.cli.output import CommandError, bytes_json, bytes_text, print_error, safe_text, time_text
@@ -29,7 +29,7 @@ from ottla.client.core.model import ConsumerRecord
 from ottla.client.core.settings import ConsumerConfig, build
 from ottla.errors import OttlaError
 from ottla.protocol.primitives import ProtocolError
-from ottla.types import INTERNAL_TOPICS, TopicPartition
+from ottla.types import INT64_MAX, INTERNAL_TOPICS, TopicPartition
 
 POLL_MS = 500
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
@@ -209,16 +209,17 @@ def parse_start(text: str) -> Start:
         return Start("beginning")
     if lowered in ("end", "latest"):
         return Start("end")
-    if re.fullmatch(r"-\d+", lowered):
-        return Start("last", int(lowered[1:]))
-    if re.fullmatch(r"\d+", lowered):
-        return Start("offset", int(lowered))
     try:
-        return Start("time", parse_time(text))
+        number = unsigned_from_text(lowered.removeprefix("-"))
+        if number is None:
+            return Start("time", parse_time(text))
+        if number > INT64_MAX:
+            raise ValueError(number)
+        return Start("last" if lowered.startswith("-") else "offset", number)
     except ValueError:
         raise OttlaError(
             f"--from {text} is not a valid start position",
-            "use beginning, end, an offset, -N, a time such as 2026-01-31T12:00, or @MILLISECONDS",
+            f"use beginning, end, an offset up to {INT64_MAX}, -N, a time such as 2026-01-31T12:00, or @MILLISECONDS",
         ) from None
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ottla.cli.consume.transaction_formatter import transaction_json, transaction_text
 from ottla.cli.output import bytes_json
-from ottla.client.admin.group_model import CONSUMER, read_assignment, read_subscription
+from ottla.client.admin.group_model import read_assignment, read_subscription
 from ottla.client.blocking import Admin
 from ottla.client.core.model import ConsumerRecord
 from ottla.errors import KafkaError, OttlaError
@@ -26,6 +26,7 @@ from ottla.protocol.messages.group_records import (
 )
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Message, Struct
+from ottla.protocol.wire_values import CONSUMER
 from ottla.types import ZERO_UUID, TopicPartition, partitions_by_topic, uuid_to_text
 
 OFFSETS_RETENTION_MINUTES = 10_080

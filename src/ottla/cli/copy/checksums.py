@@ -65,7 +65,7 @@ class Checksum:
 
 
 class LatestByKey:
-    """The latest record of each key: what a compacted topic promises to keep. Tombstones are absent keys."""
+    """The latest record of each key: what a compacted topic keeps. A tombstone removes its key."""
 
     def __init__(self) -> None:
         self.latest: dict[bytes | None, bytes] = {}

@@ -73,7 +73,10 @@ def copy(
     """
     arrow_module("arrow_batches")  # an error with a hint, if pyarrow is not installed
     if verify and (follow or groups is not None):
-        raise OttlaError("--verify copies nothing", "run it without --follow and --groups, after the copy")
+        raise OttlaError(
+            "--verify cannot be combined with --follow or --groups: it copies nothing",
+            "copy first, then run --verify alone",
+        )
     choose([], topics)  # checks the pattern
     if groups is not None:
         group_matcher(groups)
@@ -110,7 +113,7 @@ async def _copy(
 
 
 class View:
-    """Progress: one line that changes on a terminal, else a line from time to time."""
+    """Progress: one line that is updated in place on a terminal, else a new line every few seconds."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json

@@ -1,7 +1,7 @@
 """OWNER of the copy: reads the source, writes records and ledger to the target in transactions.
 
-Recovery from any error is that of a new process: take over the transactional id, which ends the last transaction, read
-the ledger, and continue at its positions.
+After any error it recovers as a new process would: it takes over the transactional id, which ends the last transaction,
+reads the ledger, and continues at its positions.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from ottla.client.producer.producer import AsyncProducer
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError
+from ottla.net.backoff import Backoff
 from ottla.types import ZERO_UUID, TopicPartition, uuid_to_text
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ REFRESH_S = 30.0
 """How often to look for new topics and partitions while following."""
 FAILURES_MAX = 8
 """Consecutive failures without progress after which a copy that does not follow fails."""
-PAUSE_MAX_S = 10.0
+BACKOFF = Backoff(200, 10_000)
 STALLED_S = 5.0
 """After this time without a record, although some are left, topics are looked up again: one may have been deleted."""
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -120,7 +121,7 @@ class Copier:
                             "another ottla copy of the same source and target has taken over",
                             "run only one of them; the other one continues where this one stopped",
                         ) from error
-                    # Out of range: retention was faster. The next session reports it, and continues after the gap.
+                    # Out of range: retention deleted records. The next session reports it, and continues after the gap.
                     may_help = (
                         error.retriable
                         or isinstance(error, TransactionAbortable)
@@ -130,7 +131,7 @@ class Copier:
                         raise
                     log.warning("copy: %s; restarting from the ledger", error)
                 self.status.restarts += 1
-                await asyncio.sleep(min(PAUSE_MAX_S, 0.1 * 2**failures))
+                await asyncio.sleep(BACKOFF.delay_ms(failures, 0.0) / 1000)
 
     async def _session(self, source: AsyncAdmin, target: AsyncAdmin, follow: bool) -> bool:
         """Copies until everything is done (True), or until topics must be looked up again (False)."""

@@ -6,11 +6,11 @@ ones, so after a crash at any point it describes exactly what the target has. Pu
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, compact_json
 
 LEDGER_TOPIC = "ottla-copy-ledger"
 POINT_DISTANCE = 10_000
@@ -103,16 +103,12 @@ class Ledger:
         name = {"source": self._source_cluster, "topic": partition.topic, "partition": partition.partition}
         if known is None and partition in self._forgotten:
             for old in self._forgotten.pop(partition).points:
-                yield _json(name | {"point": old.source}), None
+                yield compact_json(name | {"point": old.source}), None
         if known is None or not known.points or copied.first - known.points[-1].source >= POINT_DISTANCE:
             point = {"source": copied.first, "target": copied.stored_first}
-            yield _json(name | {"point": copied.first}), _json(point)
+            yield compact_json(name | {"point": copied.first}), compact_json(point)
         position: dict[str, object] = {"source": copied.last + 1, "target": copied.stored_last + 1}
-        yield _json(name), _json(position | ({"topic_id": topic_id} if topic_id else {}))
-
-
-def _json(document: Mapping[str, object]) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
+        yield compact_json(name), compact_json(position | ({"topic_id": topic_id} if topic_id else {}))
 
 
 def transactional_id(source_cluster: str) -> str:

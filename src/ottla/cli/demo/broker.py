@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable, Iterator  # noqa: TC003
+from collections.abc import Iterator  # noqa: TC003
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from ottla.child_process import memory_of
 from ottla.cli.output import console, count, print_json, print_table, size
 from ottla.cli.session import check_reachable, client_settings
 from ottla.client.admin.admin import AsyncAdmin
@@ -18,6 +19,7 @@ from ottla.client.core.model import Records
 from ottla.client.producer.producer import AsyncProducer
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
+from ottla.net.event_loop import new_event_loop
 
 if TYPE_CHECKING:
     from ottla.cli.demo.cluster import DemoCluster, Say
@@ -28,7 +30,7 @@ PROBES = 300
 SEQUENCE_BYTES = 8
 TURN = 500
 """Records the producer sends before it yields to the consumer."""
-PATIENCE_MS = 10_000
+RECORD_TIMEOUT_MS = 10_000
 
 
 def demo_broker(
@@ -60,8 +62,9 @@ def demo_broker(
             console=out,
             disable=as_json or not out.is_terminal,
         ) as progress,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        _run(Show(address, compression, result, progress, cluster).play())
+        runner.run(BrokerDemo(address, compression, result, progress, cluster).run())
     if as_json:
         print_json(result.document())
     else:
@@ -130,7 +133,7 @@ class Result:
         out.print(verdict)
 
 
-class Show:
+class BrokerDemo:
     """The run: one producer and one consumer on one event loop."""
 
     def __init__(
@@ -149,7 +152,7 @@ class Show:
         self._topic = f"ottla-demo-{os.getpid()}"
         self._seen = bytearray(result.records)
 
-    async def play(self) -> None:
+    async def run(self) -> None:
         async with AsyncAdmin(self._settings) as admin:
             await admin.create_topic(self._topic, partitions=PARTITIONS)
             try:
@@ -170,7 +173,7 @@ class Show:
             await asyncio.to_thread(cluster.on_progress, result.consumed / result.records, [self._topic])
             await asyncio.sleep(0.02)
         await asyncio.to_thread(cluster.restart)
-        result.cluster = cluster.story()
+        result.cluster = cluster.document()
 
     async def _produce(self) -> None:
         result, progress = self._result, self._progress
@@ -194,7 +197,7 @@ class Show:
         task = progress.add_task("consumed", total=result.records, rate="")
         started = monotonic()
         while result.consumed < result.records:
-            records = await consumer.poll(PATIENCE_MS)
+            records = await consumer.poll(RECORD_TIMEOUT_MS)
             if not records:
                 break
             self._count(records)
@@ -218,14 +221,14 @@ class Show:
         value = b"." * result.record_bytes
         async with AsyncProducer(self._settings, linger_ms=0) as producer:
             for number in range(PROBES):
-                reading = asyncio.ensure_future(consumer.poll(PATIENCE_MS))
+                reading = asyncio.ensure_future(consumer.poll(RECORD_TIMEOUT_MS))
                 await asyncio.sleep(0)
                 started = monotonic()
                 await (await producer.send(self._topic, value))
                 acknowledged_s = monotonic() - started
                 if not await reading:
                     raise OttlaError(
-                        f"a record was not consumed within {PATIENCE_MS} ms", "this is a bug, please report it"
+                        f"a record was not consumed within {RECORD_TIMEOUT_MS} ms", "this is a bug, please report it"
                     )
                 if number:  # the first one includes connection setup
                     result.acknowledged_s.append(acknowledged_s)
@@ -259,28 +262,7 @@ def _broker(
         result.start_s = monotonic() - started
         say(f"embedded broker started in {result.start_s * 1000:.0f} ms at {broker.bootstrap}")
         yield broker.bootstrap, None
-        result.broker_memory_bytes = _memory_of(broker.pid)
-
-
-def _memory_of(pid: int) -> int | None:
-    """Resident memory of a process; None without /proc."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return None
-
-
-def _run(coroutine: Any) -> None:
-    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    try:
-        import uvloop
-    except ImportError:
-        pass
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(coroutine)
+        result.broker_memory_bytes = memory_of(broker.pid)
 
 
 def _advance(progress: Progress, task: TaskID, done: int, started: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from ottla.broker.embedded.cluster import EmbeddedCluster
+from ottla.child_process import memory_of
 from ottla.cli.output import logs_from
 from ottla.client.blocking import Admin
 from ottla.clock import monotonic
@@ -16,7 +17,7 @@ from ottla.errors import KafkaError, OttlaError
 
 KILL_AT, RESTART_AT = 0.2, 0.6
 """The fractions of the work after which the broker is killed and restarted."""
-PATIENCE_S = 30.0
+ELECTION_TIMEOUT_S = 30.0
 POLL_S = 0.01
 
 
@@ -46,7 +47,7 @@ class DemoCluster:
         elif done >= RESTART_AT:
             self.restart()
 
-    def story(self) -> dict[str, Any]:
+    def document(self) -> dict[str, Any]:
         elected = self._elected_after_s
         return {
             "brokers": len(self._cluster),
@@ -70,8 +71,10 @@ class DemoCluster:
             return
         with self._admin() as admin:
             while self._victim in (leaders := _leaders(admin, topics)) or -1 in leaders:
-                if monotonic() - self._killed_at > PATIENCE_S:
-                    raise OttlaError(f"no new leaders within {PATIENCE_S:.0f} s", "this is a bug, please report it")
+                if monotonic() - self._killed_at > ELECTION_TIMEOUT_S:
+                    raise OttlaError(
+                        f"no new leaders within {ELECTION_TIMEOUT_S:.0f} s", "this is a bug, please report it"
+                    )
                 time.sleep(POLL_S)
         self._elected_after_s = monotonic() - self._killed_at
         self._say(f"its partitions have new leaders after {self._elected_after_s * 1000:.0f} ms", "bold green")
@@ -92,15 +95,7 @@ class DemoCluster:
 
     def memory_bytes(self) -> int:
         """Resident memory of the running brokers."""
-        total = 0
-        for broker in self._cluster:
-            if broker.is_running:
-                with (
-                    contextlib.suppress(OSError, ValueError),
-                    open(f"/proc/{broker.pid}/statm", encoding="ascii") as file,
-                ):
-                    total += int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return total
+        return sum(memory_of(broker.pid) or 0 for broker in self._cluster if broker.is_running)
 
 
 def _leaders(admin: Admin, topics: Sequence[str]) -> list[int]:

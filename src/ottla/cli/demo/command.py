@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.demo.kills import BROKER_AWAY_S, Hold, Kill, Kills, Watch, strike_workers
+from ottla.cli.demo.kills import BROKER_DOWN_S, Hold, Kill, Kills, Watch, kill_workers
 from ottla.cli.demo.proof import Proof, print_proofs, prove
 from ottla.cli.demo.shop import (
     ENRICHED,
@@ -121,14 +121,14 @@ def demo(
     _need_spark()
     started = monotonic()
     with (
-        _workplace(keep) as place,
+        _work_directory(keep) as place,
         DemoView(as_json, count) as view,
         _broker(bootstrap, brokers, place, view) as (address, owned, cluster),
     ):
-        proofs, story = Show(place, address, count, rate, master, view, owned, cluster).play()
+        proofs, summary = PipelineDemo(place, address, count, rate, master, view, owned, cluster).run()
     seconds = monotonic() - started
     if as_json:
-        print_json({**story, "seconds": round(seconds, 1), "outputs": [proof.document() for proof in proofs]})
+        print_json({**summary, "seconds": round(seconds, 1), "outputs": [proof.document() for proof in proofs]})
     else:
         console().print()
         print_proofs(proofs)
@@ -137,7 +137,9 @@ def demo(
         console().print(f"{verdict} ({seconds:.0f} s)", style="bold green" if good else "bold red")
         repeated = sum(proof.duplicates for proof in proofs if proof.may_repeat)
         if repeated:
-            console().print(f"  at-least-once, beside it, wrote {shown(repeated)} orders twice", style="yellow")
+            console().print(
+                f"  for comparison: the at-least-once output has {shown(repeated)} orders twice", style="yellow"
+            )
         if keep is not None:
             console().print(f"files are in {keep}; see also: ottla pipeline status {keep}/demo.yaml", style="dim")
     if not all(proof.is_good for proof in proofs):
@@ -154,7 +156,7 @@ def _need_spark() -> None:
 
 
 @contextlib.contextmanager
-def _workplace(keep: Path | None) -> Iterator[Path]:
+def _work_directory(keep: Path | None) -> Iterator[Path]:
     if keep is not None:
         if keep.exists() and any(keep.iterdir()):
             raise OttlaError(f"{keep} is not empty", "choose an empty or new directory")
@@ -191,7 +193,7 @@ def _broker(
         yield broker.bootstrap, broker, None
 
 
-class Show:
+class PipelineDemo:
     """The run: produces orders, supervises the pipeline, kills its parts, and verifies the output."""
 
     def __init__(
@@ -217,13 +219,13 @@ class Show:
         self._produced = self._done = 0
         self._production_failed: str | None = None
         self._closed = False
-        self._driver_kill = Kill("driver", self._strike_driver)
+        self._driver_kill = Kill("driver", self._kill_driver)
         self._is_replaced = False
         self._broker_since: float | None = None
         self._stop_producing = threading.Event()
         self._started = monotonic()
 
-    def play(self) -> tuple[list[Proof], dict[str, Any]]:
+    def run(self) -> tuple[list[Proof], dict[str, Any]]:
         from ottla.pipeline.definition.loading import load
         from ottla.pipeline.running.state import StateDirectory
         from ottla.pipeline.running.supervisor import Supervisor
@@ -266,13 +268,13 @@ class Show:
         self._view.say("verifying the output topics with read_committed consumers")
         wanted = expected(self._count)
         proofs = prove(self._bootstrap, wanted)
-        story = {
+        summary = {
             "orders": self._count,
             "kills": [kill.document() for kill in self._kills.kills if kill.killed_at is not None],
             "restarts": self._supervisor.run_state.restarts,
-            **(self._cluster.story() if self._cluster is not None else {}),
+            **(self._cluster.document() if self._cluster is not None else {}),
         }
-        return proofs, story
+        return proofs, summary
 
     def _prepare(self) -> Path:
         (self._place / "prices.csv").write_text(prices_text())
@@ -288,21 +290,21 @@ class Show:
                     )
                 admin.create_topic(topic, partitions=PARTITIONS)
         self._view.say(f"pipeline: {ORDERS} -> {ENRICHED} (join with prices), {REVENUE} (sums per 10 minutes)")
-        self._view.say(f"beside it, without transactions: {ORDERS} -> {PLAIN}")
+        self._view.say(f"for comparison, without transactions: {ORDERS} -> {PLAIN}")
         self._view.say(f"producing {shown(self._count)} orders at {shown(self._rate)} per second")
         return file
 
     # Killing
 
     def _planned(self) -> list[Kill]:
-        kills = [Kill("worker", strike_workers)]
+        kills = [Kill("worker", kill_workers)]
         if self._broker is not None:
-            kills.append(Kill("broker", self._strike_broker, self._start_broker))
+            kills.append(Kill("broker", self._kill_broker, self._start_broker))
         if self._cluster is not None:
-            kills.append(Kill("broker", self._strike_leader, self._await_leaders))
+            kills.append(Kill("broker", self._kill_leader, self._await_leaders))
         return [*kills, self._driver_kill]
 
-    def _strike_broker(self, held: Sequence[int]) -> str | None:
+    def _kill_broker(self, held: Sequence[int]) -> str | None:
         assert self._broker is not None
         pid = self._broker.pid
         self._broker.kill()
@@ -311,14 +313,14 @@ class Show:
         return f"{pid}: the broker"
 
     def _start_broker(self) -> str | None:
-        if self._broker_since is None or monotonic() - self._broker_since < BROKER_AWAY_S:
+        if self._broker_since is None or monotonic() - self._broker_since < BROKER_DOWN_S:
             return None
         assert self._broker is not None
         self._broker_since, started = None, monotonic()
         self._broker.start()
-        return f"the broker is started again on its data, in {(monotonic() - started) * 1000:.0f} ms"
+        return f"restarted the broker on its data in {(monotonic() - started) * 1000:.0f} ms"
 
-    def _strike_leader(self, held: Sequence[int]) -> str | None:
+    def _kill_leader(self, held: Sequence[int]) -> str | None:
         assert self._cluster is not None
         return self._cluster.kill(TOPICS)
 
@@ -327,12 +329,12 @@ class Show:
         self._cluster.await_leaders(TOPICS)
         return None
 
-    def _strike_driver(self, held: Sequence[int]) -> str | None:
+    def _kill_driver(self, held: Sequence[int]) -> str | None:
         driver = self._supervisor.driver
         if driver is None:
             return None
         driver.kill()
-        strike_workers(held)  # they end with the driver, but not at once
+        kill_workers(held)  # they would exit after the driver, but not immediately
         self._view.note("driver killed")
         return f"{driver.process.pid}: the Spark driver"
 

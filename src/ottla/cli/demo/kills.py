@@ -19,7 +19,7 @@ from ottla.types import TopicPartition
 
 HELD_S = 60.0
 """How long to wait until one task of each output is held. Tasks on other machines cannot be held."""
-BROKER_AWAY_S = 1.0
+BROKER_DOWN_S = 1.0
 
 
 class Say(Protocol):
@@ -31,7 +31,7 @@ class Say(Protocol):
 class Hold:
     """Holds one task of each output when it has written its rows: in a failpoint of the sink.
 
-    Without it the demo would have to be lucky: a batch is between writing and committing for milliseconds.
+    Without it, a kill would rarely hit that moment: a batch is between writing and committing for milliseconds.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -113,10 +113,10 @@ class Kill:
     """One kill and its outcome."""
 
     name: str
-    strike: Callable[[Sequence[int]], str | None]
-    """Called with the processes that are held. Kills, and returns what it killed; None if that was not possible."""
-    raise_again: Callable[[], str | None] = lambda: None
-    """Called repeatedly after the kill; returns a text once, when it has restarted what was killed."""
+    action: Callable[[Sequence[int]], str | None]
+    """Kills. Called with the processes that are held; returns what it killed, or None if that was not possible."""
+    restart: Callable[[], str | None] = lambda: None
+    """Called repeatedly after the kill. Returns a text once, when it has restarted what was killed."""
     armed_at: float | None = None
     killed_at: float | None = None
     back_after_s: float | None = None
@@ -161,11 +161,11 @@ class Kills:
         if kill is None or kill.armed_at is None:
             return
         if kill.killed_at is not None:
-            text = kill.raise_again()
+            text = kill.restart()
             if text is not None:
                 self._say(text)
         elif self._hold.is_complete or monotonic() - kill.armed_at > HELD_S:
-            self._strike(kill)
+            self._perform(kill)
 
     def on_batch(self, batch: int) -> None:
         """A batch of the exactly-once output was committed."""
@@ -188,10 +188,10 @@ class Kills:
             kill.armed_at = monotonic()
             self._hold.arm()
 
-    def _strike(self, kill: Kill) -> None:
+    def _perform(self, kill: Kill) -> None:
         held = self._hold.held()
         kill.left, kill.batch = self._watch.hidden(), self._watch.batch()
-        what = kill.strike(held)
+        what = kill.action(held)
         kill.is_impossible = what is None
         if what is not None:
             kill.killed_at = monotonic()
@@ -209,7 +209,7 @@ class Kills:
 # --- what is killed -------------------------------------------------------------------------------------------
 
 
-def strike_workers(pids: Sequence[int]) -> str | None:
+def kill_workers(pids: Sequence[int]) -> str | None:
     """Kills Spark's Python workers that are held."""
     if not pids:
         return None

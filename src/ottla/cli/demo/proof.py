@@ -12,12 +12,12 @@ from rich.text import Text
 from ottla.cli.demo.shop import ENRICHED, PLAIN, REVENUE, Expected
 from ottla.cli.output import console, count, print_table
 from ottla.client.blocking import Admin, Consumer
-from ottla.client.core.model import LATEST, Records
+from ottla.client.core.model import Records
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.pipeline.running.lag import end_offsets
 
-PATIENCE_S = 30
+READ_TIMEOUT_S = 30
 POLL_MS = 200
 
 
@@ -113,26 +113,19 @@ def _rows(bootstrap: str, topic: str) -> Iterator[dict[str, Any]]:
 def _batches(bootstrap: str, topic: str, isolation_level: str) -> Iterator[Records]:
     """The records of a topic up to its current end."""
     settings = {"bootstrap.servers": bootstrap, "isolation.level": isolation_level, "auto.offset.reset": "earliest"}
-    ends = {partition: end for partition, end in _ends(bootstrap, topic).items() if end}
-    deadline = monotonic() + PATIENCE_S
+    with Admin({"bootstrap.servers": bootstrap}) as admin:
+        ends = {partition: end for partition, end in end_offsets(admin, [topic]).items() if end}
+    deadline = monotonic() + READ_TIMEOUT_S
     with Consumer(settings) as consumer:
         consumer.assign(list(ends))
         # The last entry of a partition is a transaction marker: it moves the position but is not a record.
         while any(consumer.position(partition) < end for partition, end in ends.items()):
             records = consumer.poll(POLL_MS)
             if records:
-                deadline = monotonic() + PATIENCE_S
+                deadline = monotonic() + READ_TIMEOUT_S
                 yield records
             elif monotonic() > deadline:
                 raise OttlaError(f"cannot read topic {topic} to its end", "this is a bug, please report it")
-
-
-def _ends(bootstrap: str, topic: str) -> dict[TopicPartition, int]:
-    with Admin({"bootstrap.servers": bootstrap}) as admin:
-        (described,) = admin.describe_topics([topic])
-        partitions = [TopicPartition(topic, index) for index in range(len(described.partitions))]
-        found = admin.list_offsets(dict.fromkeys(partitions, LATEST), isolation_level="read_committed")
-    return {partition: place.offset for partition, place in found.items() if place is not None}
 
 
 def _records(bootstrap: str, topic: str) -> int:

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -44,12 +43,10 @@ class DemoView:
     def __enter__(self) -> Self:
         self._progress.start()
         if not self._is_silent and not self._has_bars:
-            threading.Thread(target=self._keep_talking, name="demo-view", daemon=True).start()
+            threading.Thread(target=self._report_progress, name="demo-view", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._progress.stop()
 
@@ -75,7 +72,7 @@ class DemoView:
         self._progress.update(self._produced, completed=produced)
         self._progress.update(self._processed, completed=self._processed_count)
 
-    def _keep_talking(self) -> None:
+    def _report_progress(self) -> None:
         while not self._is_over.wait(SILENT_S / 10):
             if monotonic() - self._said_at >= SILENT_S:
                 produced, processed = shown(self._produced_count), shown(self._processed_count)

@@ -1,7 +1,5 @@
 """`ottla group`: the app with all subcommands; list, members and delete live here."""
 
-import sys
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -12,9 +10,8 @@ from ottla.cli.group.plan import plan
 from ottla.cli.group.reset import reset_offsets
 from ottla.cli.group.text import GroupId, find_group, partitions_text, refuse_members, state_text
 from ottla.cli.output import console, plural, print_json, print_table
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, open_admin
+from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, Yes, check_known, confirm, open_admin
 from ottla.client.admin.group_model import GroupMember
-from ottla.errors import OttlaError, did_you_mean
 from ottla.types import partitions_by_topic
 
 app = typer.Typer(help="Inspect consumer groups, their lag and rebalances; reset their offsets.", no_args_is_help=True)
@@ -148,24 +145,14 @@ def delete(
         for group_id in group_ids:
             group = find_group(admin, group_id)
             refuse_members(group, "cannot be deleted while it has members")
-        if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+
+        def show() -> None:
             for group_id in group_ids:
                 console().print(f"{group_id}: {plural(len(admin.list_group_offsets(group_id)), 'committed offset')}")
-            if not typer.confirm("Delete permanently?"):
-                raise typer.Exit(1)
+
+        confirm("Delete permanently?", yes, show)
         admin.delete_groups(group_ids)
     if as_json:
         print_json({"deleted": list(group_ids)})
     else:
         console().print(f"deleted {', '.join(group_ids)}")
-
-
-# Shared
-
-
-def check_known(option: str, given: Iterable[str], known: tuple[str, ...]) -> None:
-    lowered = [name.lower() for name in known]
-    for name in given:
-        if name.lower() not in lowered:
-            hint = did_you_mean(name.lower(), lowered, f"use one of {', '.join(known)}")
-            raise OttlaError(f"unknown value {name} for {option}", hint)

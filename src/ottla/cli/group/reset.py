@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.text import Text
 
+from ottla.checks import unsigned_from_text
 from ottla.cli.group.lag import find_offsets
 from ottla.cli.group.offset_files import read_offsets, write_offsets
 from ottla.cli.group.text import refuse_members
@@ -23,7 +24,7 @@ from ottla.client.admin.group_model import GroupDescription
 from ottla.client.blocking import Admin
 from ottla.client.core.model import EARLIEST, LATEST, CommittedOffset
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.types import TopicPartition
+from ottla.types import INT32_MAX, TopicPartition
 
 
 class Target(NamedTuple):
@@ -108,7 +109,7 @@ def reset_offsets(
     target = choose_target(to_earliest, to_latest, to_time, shift_by, to_offset, from_file, export)
     wanted = [parse_topic(text) for text in topics]
     with open_admin(bootstrap) as admin:
-        group = describe_if_there(admin, group_id)
+        group = describe_if_exists(admin, group_id)
         if group is not None and execute:
             refuse_members(group, "its offsets cannot be reset while it has members")
         committed = admin.list_group_offsets(group_id)
@@ -175,13 +176,18 @@ def parse_topic(text: str) -> tuple[str, list[int]]:
     name, colon, listed = text.partition(":")
     if not colon:
         return name, []
-    try:
-        return name, sorted({int(part) for part in listed.split(",")})
-    except ValueError:
-        raise OttlaError(f"--topic {text} is not valid", "write TOPIC or TOPIC:0,2") from None
+    partitions: set[int] = set()
+    for part in listed.split(","):
+        partition = unsigned_from_text(part.strip())
+        if not name or partition is None or partition > INT32_MAX:
+            raise OttlaError(
+                f"--topic {text} is not valid", f"write TOPIC or TOPIC:0,2, with partitions from 0 to {INT32_MAX}"
+            )
+        partitions.add(partition)
+    return name, sorted(partitions)
 
 
-def describe_if_there(admin: Admin, group_id: str) -> GroupDescription | None:
+def describe_if_exists(admin: Admin, group_id: str) -> GroupDescription | None:
     try:
         return admin.describe_groups([group_id])[0]
     except KafkaError as error:

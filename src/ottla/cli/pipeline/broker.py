@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ottla.broker.embedded.broker import EmbeddedBroker
+from ottla.checks import endpoint_from_text
 from ottla.client.blocking import Admin
 from ottla.errors import OttlaError
 from ottla.pipeline.definition.model import Pipeline
 from ottla.pipeline.running.state import StateDirectory
 
-USUAL_PORT = 9092
+DEFAULT_PORT = 9092
 PARTITIONS = 4
 SETTINGS = {"transaction.two.phase.commit.enable": "true"}
 """Two-phase commit: prepared transactions never time out, however long the driver is down."""
@@ -20,7 +21,7 @@ SETTINGS = {"transaction.two.phase.commit.enable": "true"}
 @contextlib.contextmanager
 def embedded_broker(data: Path, wanted: str | None = None) -> Iterator[EmbeddedBroker]:
     """Runs a broker on its previous address, else on the default port, else on a free port."""
-    listen = next((address for address in (wanted, f"127.0.0.1:{USUAL_PORT}") if address and is_free(address)), None)
+    listen = next((address for address in (wanted, f"127.0.0.1:{DEFAULT_PORT}") if address and is_free(address)), None)
     data.mkdir(parents=True, exist_ok=True)
     with EmbeddedBroker(data, settings=SETTINGS, listen=listen or "127.0.0.1:0") as broker:
         yield broker
@@ -32,13 +33,17 @@ def last_address(state: StateDirectory) -> str | None:
 
 
 def is_free(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    with contextlib.closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except (OSError, ValueError):
-            return False
+    """Whether a broker could listen there."""
+    endpoint = endpoint_from_text(address)
+    if endpoint is None:
+        return False
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    try:
+        with contextlib.closing(socket.socket(family)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(endpoint)
+    except OSError:
+        return False
     return True
 
 

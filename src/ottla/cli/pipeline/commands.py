@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ottla.cli.client_config import references_to_file
-from ottla.cli.output import CommandError, console, count, plural, print_facts, print_json, print_table, time_text
+from ottla.cli.output import (
+    INTERRUPTED,
+    CommandError,
+    console,
+    count,
+    plural,
+    print_facts,
+    print_json,
+    print_table,
+    time_text,
+)
 from ottla.cli.session import AsJson, check_reachable, parse_pairs
 from ottla.errors import OttlaError
 
@@ -36,7 +46,6 @@ Master = Annotated[
     typer.Option("--master", metavar="URL", help="Spark master. Default: `master` in FILE, else this machine."),
 ]
 Changes = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a value of FILE; repeatable.")]
-SECOND_INTERRUPT = 130
 
 
 @app.command()
@@ -135,7 +144,7 @@ def _supervise(
     if failure is not None:
         log = f"The driver's log is {state.driver_log}."
         raise CommandError(f"{made.name}: {failure.cause}", f"{failure.hint} {log}".strip())
-    return SECOND_INTERRUPT if interrupts > 1 else 0
+    return INTERRUPTED if interrupts > 1 else 0
 
 
 @contextlib.contextmanager
@@ -182,7 +191,7 @@ def validate(
     file: File,
     bootstrap: Annotated[
         str | None,
-        brokers_option(help="Brokers whose topics are checked. Default: `bootstrap` in FILE; without both, none are."),
+        brokers_option(help="Brokers whose topics are checked. Default: `bootstrap` in FILE; with neither, none are."),
     ] = None,
     changes: Changes = [],  # noqa: B006
     no_spark: Annotated[

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from rich import box
@@ -27,9 +26,7 @@ class View(Protocol):
     """Displays a run."""
 
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
     def say(self, text: str) -> None: ...
     def on_event(self, event: Event, state: RunState) -> None: ...
     def on_tick(self, state: RunState) -> None: ...
@@ -100,7 +97,7 @@ class PlainView:
             self._rates.take(batch)
             self.say(batch_line(batch, self._rates, state))
         else:
-            line = phase_line(event, state)
+            line = phase_line(event)
             if line:
                 self.say(line)
 
@@ -134,7 +131,7 @@ class LiveView:
         if event["event"] == "batch":
             self._rates.take(Batch.from_document(event["batch"]))
         elif event["event"] in ("restarting", "failed"):
-            self.say(phase_line(event, state))
+            self.say(phase_line(event))
 
     def on_tick(self, state: RunState) -> None:
         self._state = state
@@ -191,7 +188,7 @@ def batch_line(batch: Batch, rates: Rates, state: RunState) -> str:
     return f"{time_text(batch.ended_ms)} {batch.query} batch {batch.batch_id}: {', '.join(parts)}"
 
 
-def phase_line(event: Event, state: RunState) -> str:
+def phase_line(event: Event) -> str:
     """A line for a state change of the run; empty for events without one."""
     lines: dict[str, Callable[[], str]] = {
         "starting": lambda: "starting Spark",

@@ -22,9 +22,10 @@ from ottla.cli.serve.systemd import notify, watchdog_interval_s
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.log.log_directory import LOCK_FILE
+from ottla.net.backoff import Backoff
 from ottla.types import BROKERS_ON_HOST_MAX
 
-FIRST_DELAY_S, LAST_DELAY_S = 0.5, 30.0
+RESTART_BACKOFF = Backoff(500, 30_000)
 """The delay before a broker is restarted. After repeated failures it doubles, up to the maximum."""
 SETTLED_S = 60.0
 """The delay is reset for a broker that ran for this long."""
@@ -115,10 +116,10 @@ class Supervisor:
         child.start_at, child.started_at = None, monotonic()
         child.pid = os.fork()
         if child.pid == 0:
-            _become_broker(child, self._options, report_to, self._lifeline[0], self._foreign_files(child))
+            _become_broker(child, self._options, report_to, self._lifeline[0], self._foreign_files())
         os.close(report_to)
 
-    def _foreign_files(self, child: Child) -> list[int]:
+    def _foreign_files(self) -> list[int]:
         """Files of this process that a broker must not keep open."""
         others = [other.pipe for other in self._children if other.pipe >= 0]
         return [self._lifeline[1], *self._signals, *others]
@@ -199,8 +200,8 @@ class Supervisor:
         was_stopped = status == 0  # by a SIGTERM from outside, as in a rolling restart
         if was_stopped or monotonic() - child.started_at >= SETTLED_S:
             child.failures = 0
-        delay_s = min(FIRST_DELAY_S * 2**child.failures, LAST_DELAY_S)
         child.failures += 1
+        delay_s = RESTART_BACKOFF.delay_ms(child.failures, 0.0) / 1000
         child.start_at = monotonic() + delay_s
         reason = "was stopped" if was_stopped else error.partition("\0")[0] or f"ended with {_status_text(status)}"
         _say(f"broker {child.node_id}: {reason}; restarting it in {delay_s:g} s")
@@ -327,7 +328,7 @@ def _with_port(listeners: str, address: str) -> str:
 
 
 def _print_table(children: list[Child]) -> None:
-    """For people at a terminal."""
+    """Prints the brokers as a table, on a terminal."""
     rows = [("broker", "address", "process", "data")]
     rows += [(str(child.node_id), child.address, str(child.pid), child.data) for child in children]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]

@@ -78,6 +78,7 @@ def run_broker(
 
     from ottla.broker.settings.config import load_config
     from ottla.broker.settings.exposure import check_exposure
+    from ottla.net.event_loop import new_event_loop
 
     logging.basicConfig(
         stream=sys.stderr,
@@ -89,14 +90,7 @@ def run_broker(
         logging.getLogger("ottla.broker").warning("insecure: %s", danger)
     _fill_standard_files()
     _raise_file_limit()
-    new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    try:
-        import uvloop
-    except ImportError:  # works without it, only slower
-        pass
-    else:
-        new_loop = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(config, say_ready, 0 if options.stop_with_stdin else lifeline))
     return 0
 
@@ -224,17 +218,13 @@ async def _trim_memory() -> None:
     import asyncio
     import ctypes
 
+    from ottla.child_process import memory_of
+
     try:
         trim = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError):  # not glibc
         return
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
     while True:
         await asyncio.sleep(_TRIM_INTERVAL_S)
-        try:
-            with open("/proc/self/statm", "rb") as file:  # noqa: ASYNC230 (not a file on a disk)
-                resident_bytes = int(file.read().split()[1]) * page_bytes
-        except OSError:  # no /proc, or no free descriptor
-            continue
-        if resident_bytes > _TRIMMED_FROM_BYTES:
+        if (memory_of(os.getpid()) or 0) > _TRIMMED_FROM_BYTES:
             await asyncio.get_running_loop().run_in_executor(None, trim, 0)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ottla.checks import number_from_text, port_from_text
+from ottla.checks import endpoint_from_text, number_from_text
 from ottla.config import BROKER_ALIASES
 from ottla.errors import OttlaError
 from ottla.types import BROKERS_ON_HOST_MAX
@@ -143,13 +143,12 @@ def listener(address: str) -> str:
     """Converts HOST:PORT to Kafka's listener format."""
     if "://" in address:
         return address
-    host, colon, port = address.rpartition(":")
-    if not colon or port_from_text(port) is None or (":" in host and not host.startswith("[")):
+    if endpoint_from_text(address, needs_brackets=True) is None:
         raise OttlaError(
             f"cannot listen on {address!r}",
             "write --listen HOST:PORT with a port from 0 to 65535, for example 127.0.0.1:9092; IPv6 as [::1]:9092",
         )
-    return f"PLAINTEXT://{host}:{port}"
+    return f"PLAINTEXT://{address}"
 
 
 def _number_of_brokers(text: str, values: dict[str, str]) -> int:

@@ -16,7 +16,15 @@ import typer
 
 import ottla
 from ottla.cli.output import CommandError, console, logs_from, print_error, print_json
-from ottla.cli.session import DEFAULT_BOOTSTRAP, AsJson, Bootstrap, check_reachable, client_settings, explain
+from ottla.cli.session import (
+    DEFAULT_BOOTSTRAP,
+    AsJson,
+    Bootstrap,
+    check_known,
+    check_reachable,
+    client_settings,
+    explain,
+)
 from ottla.cli.verify.report import as_json as result_as_json
 from ottla.cli.verify.report import print_result, write_files
 from ottla.cli.verify.view import VerifyView
@@ -29,11 +37,11 @@ from ottla.verify.cluster.plan import FAULTS, parse_faults
 from ottla.verify.hangs import StallWatch
 from ottla.verify.history import History
 from ottla.verify.history_file import from_lines
-from ottla.verify.run import Run, Saboteur
+from ottla.verify.run import FaultInjector, Run
 from ottla.verify.workloads import WORKLOADS, Options
 
 ANOMALIES, IMPOSSIBLE, INCONCLUSIVE = 1, 2, 3
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s?)?")
+_DURATION = re.compile(r"(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([0-9]{1,9}(?:\.[0-9]+)?)s?)?")
 CLIENTS = ("ottla", "confluent", "both")
 STORES = ("sqlite", "etcd")
 
@@ -124,14 +132,14 @@ def verify(
             with open(history, encoding="utf-8") as file:
                 recorded = from_lines(file, str(history))
             raise typer.Exit(_report(recorded, output, as_json))
+        (client,) = check_known("--client", [client], CLIENTS)
+        (metadata,) = check_known("--metadata", [metadata], STORES)
         if cluster and getattr(context.get_parameter_source("bootstrap"), "name", "") == "COMMANDLINE":
             raise OttlaError("--cluster cannot be combined with --bootstrap", "use only one of them")
         if faults and not cluster:
             raise OttlaError("--faults needs a local cluster", "add --cluster local:3")
         if metadata != "sqlite" and not cluster:
             raise OttlaError("--metadata needs a local cluster", "add --cluster local:3")
-        _choose("--client", client, CLIENTS)
-        _choose("--metadata", metadata, STORES)
         chosen_seed = random.randrange(1_000_000) if seed is None else seed
         options = Options(
             workloads=_workloads(workload),
@@ -165,7 +173,7 @@ def _run(
     keep: bool,
 ) -> History:
     with contextlib.ExitStack() as stack:
-        saboteur: Saboteur | None = None
+        fault_injector: FaultInjector | None = None
         kinds = parse_faults(faults)
         if cluster:
             from ottla.verify.cluster.local import LocalCluster, parse_cluster
@@ -180,12 +188,19 @@ def _run(
             started = stack.enter_context(LocalCluster(brokers, store_ports=ports, store_setting="etcd://{}/ottla"))
             view.say(f"{brokers} brokers started, with metadata in {metadata}")
             if kinds:
-                saboteur = Nemesis(started, kinds, options.seed, patience_s=options.patience_s, say=view.say)
+                fault_injector = Nemesis(started, kinds, options.seed, patience_s=options.patience_s, say=view.say)
             settings = {"bootstrap.servers": started.bootstrap}
         else:
             settings = client_settings(bootstrap)
             check_reachable(settings["bootstrap.servers"], settings)
-        run = Run(options, settings, _libraries(client, settings), saboteur=saboteur, say=view.say, on_tick=view.tick)
+        run = Run(
+            options,
+            settings,
+            _libraries(client, settings),
+            fault_injector=fault_injector,
+            say=view.say,
+            on_tick=view.tick,
+        )
         about = {
             "ottla": ottla.__version__,
             "bootstrap": settings["bootstrap.servers"],
@@ -262,11 +277,6 @@ def _report(history: History, output: Path | None, as_json: bool) -> int:
 def _workloads(given: Sequence[str] | None) -> tuple[str, ...]:
     names = [name.strip() for each in given or () for name in each.split(",") if name.strip()]
     return tuple(names) or WORKLOADS
-
-
-def _choose(option: str, value: str, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise OttlaError(f"unknown value of {option}: {value}", f"choose from {', '.join(allowed)}")
 
 
 def parse_duration(text: str) -> float:
