@@ -102,7 +102,7 @@ RULES = [
     # The controller.
     Rule(
         "a commit of the controller requires its key",
-        set_to(elections, "controller_only", always(())),
+        set_to(elections, "CONTROLLER_ONLY", ()),
         test_membership.test_a_controller_that_was_replaced_cannot_elect,
     ),
     Rule(
@@ -237,7 +237,7 @@ RULES = [
     ),
     Rule(
         "a reassignment completes only when added replicas are in sync",
-        set_to(reassignments, "_completed", lambda election, topic, p: p._replace(adding=(), removing=())),
+        set_to(reassignments, "_completed", lambda election, p: p._replace(adding=(), removing=())),
         test_reassignments.test_a_reassignment_completes_when_the_added_replicas_are_in_sync,
     ),
     # Sessions.

@@ -136,7 +136,7 @@ class BatchedRequests(ABC, Generic[Item]):
         for key, (item, future) in batch.items():
             codes = answers.get(key, {})
             if not future.done():
-                # An answer without one of the partitions says nothing about it.
+                # The outcome of a partition that is missing from the answer is unknown.
                 future.set_result({each: codes.get(each, ErrorCode.NETWORK_EXCEPTION) for each in item.partitions})
 
     @staticmethod

@@ -8,6 +8,7 @@ import enum
 import logging
 from typing import Generic, TypeVar
 
+from ottla.checks import moved
 from ottla.coordinator.effects import Shard
 
 log = logging.getLogger("ottla.coordinator")
@@ -60,9 +61,8 @@ class HostedShard(Generic[S]):
 
     def move(self, state: ShardState) -> None:
         """Changes the state. Raises AssertionError for a transition that is not in the table."""
-        assert state in TRANSITIONS[self.state], f"{self.name}: {self.state.name} -> {state.name} is not allowed"
-        log.debug("%s (epoch %d): %s -> %s", self.name, self.epoch, self.state.name, state.name)
-        self.state = state
+        before, self.state = self.state, moved(TRANSITIONS, self.name, self.state, state)
+        log.debug("%s (epoch %d): %s -> %s", self.name, self.epoch, before.name, state.name)
 
     def fail(self, why: str) -> None:
         self.move(ShardState.FAILED)

@@ -17,6 +17,7 @@ from ottla.coordinator.transaction.shard import SendMarkers, TransactionShard
 from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.metadata.image import ClusterImage
+from ottla.metadata.records import NO_LEADER
 from ottla.net.backoff import Backoff
 from ottla.protocol.records.record_batch import control_batch
 from ottla.replication.replica import Replica
@@ -80,7 +81,8 @@ class MarkerWriter:
 
 
 class _Order(NamedTuple):
-    """A decided transaction, and the shard that ordered its markers. After a load the new shard orders them again."""
+    """A decided transaction, and the shard that requested its markers. After a load the new shard requests them
+    again."""
 
     decided: SendMarkers
     shard: TransactionShard
@@ -159,7 +161,7 @@ class MarkerDelivery:
         # A retry may be late: another coordinator may have completed the transaction, and the next one begun.
         for partition in shard.still_unwritten(decided, partitions):
             leader = self._leader(partition)
-            if leader is not None and leader[0] not in (-1, self._replicas.broker_id):
+            if leader is not None and leader[0] not in (NO_LEADER, self._replicas.broker_id):
                 elsewhere.setdefault(leader[0], []).append(partition)
                 continue
             try:
@@ -258,7 +260,7 @@ class MarkerDelivery:
         if self._is_stopped:
             return
         if self._active_shard(decided) is None:
-            # The coordinator moved or is loading: the load writes the markers again, which is harmless.
+            # The coordinator moved or is loading: the load writes the markers again, and they are idempotent.
             log.info("transaction %s: markers written, but the coordinator has moved", decided.transactional_id)
             return
         try:

@@ -1,10 +1,9 @@
 """Batches of a coordinator's log: replayed into a shard, and built from the records of a step."""
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ottla.coordinator.effects import Append, Shard
+from ottla.garbage_collection import garbage_collection_paused
 from ottla.protocol.records.batch_layout import CONTROL, TRANSACTIONAL
 from ottla.protocol.records.record_batch import (
     BatchHeader,
@@ -19,27 +18,15 @@ from ottla.protocol.records.record_batch import (
 BATCH_BYTES = 512 * 1024
 """Records of one step are split into batches of about this size. Steps with that many records need not be atomic
 (expired offsets, a deleted topic)."""
-FEW = 8
-"""Fewer records than this are not measured."""
+MEASURED_RECORDS_MIN = 8
+"""Fewer records than this always become one batch, without adding up their sizes."""
 
 _NOT_PLAIN = TRANSACTIONAL | CONTROL
 """The bits of a batch that belongs to a transaction or is a marker."""
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Pauses garbage collection: a load creates objects that all stay alive."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def replay_slice(shard: Shard, data: bytes, start: int) -> tuple[int, int]:
-    with undisturbed():
+    with garbage_collection_paused():
         return replay_batches(shard, data, start)
 
 
@@ -76,7 +63,7 @@ def _replay_marker(shard: Shard, batch: bytes, header: BatchHeader) -> None:
 
 def in_batches(records: list[Append]) -> Iterator[list[Append]]:
     """One batch if possible; a step with very many records is split."""
-    if len(records) < FEW:
+    if len(records) < MEASURED_RECORDS_MIN:
         yield records
         return
     size, chosen = 0, []

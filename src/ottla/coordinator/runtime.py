@@ -14,8 +14,9 @@ from ottla.clock import Clock
 from ottla.coordinator.effects import Effects, Reply, Shard
 from ottla.coordinator.hosted import HostedShard, ShardState
 from ottla.coordinator.loading import ShardLoader
-from ottla.coordinator.replaying import in_batches, undisturbed
-from ottla.errors import ErrorCode, KafkaError
+from ottla.coordinator.replaying import in_batches
+from ottla.errors import ErrorCode, KafkaError, error_text
+from ottla.garbage_collection import garbage_collection_paused
 from ottla.log.partition_log import Origin
 from ottla.metadata.image import ClusterImage
 from ottla.protocol.records.record_batch import build_batch
@@ -460,7 +461,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _cannot_load(self, hosted: HostedShard[S], error: Exception) -> None:
         """Serving with half of its groups missing would be worse than not serving at all."""
-        why = str(error) or type(error).__name__
+        why = error_text(error)
         trace = None if isinstance(error, KafkaError | ValueError) else error
         log.error("%s cannot be loaded: %s", hosted.name, why, exc_info=trace)
         if hosted.state is not ShardState.CLOSED:
@@ -469,7 +470,7 @@ class CoordinatorRuntime(Generic[S]):
     def _activate(self, hosted: HostedShard[S]) -> None:
         try:
             now = self._now()
-            with undisturbed():
+            with garbage_collection_paused():
                 effects = hosted.shard.on_loaded(now)
             hosted.move(ACTIVE)
             self._run(hosted, effects)

@@ -55,7 +55,7 @@ class Unsynced:
         """Syncs a snapshot too: after the segments before it are deleted, its content exists nowhere else."""
         self._snapshots.append(path)
 
-    def cut(self, remaining: Iterable[Segment]) -> None:
+    def truncated(self, remaining: Iterable[Segment]) -> None:
         """The log was truncated: a flush in progress no longer covers its end."""
         self.truncations += 1
         self.retain(remaining)

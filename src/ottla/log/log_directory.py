@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from ottla.checks import unsigned_from_text
 from ottla.clock import NEVER_MS, Clock, MonotonicClock
 from ottla.errors import KafkaError
+from ottla.garbage_collection import garbage_collection_paused
 from ottla.log.checkpoints import (
     CorruptCheckpoint,
     decode_offsets,
@@ -54,7 +55,8 @@ OTHER_FILES = 64
 _CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS, CLEANED_OFFSETS)
 
 _CLOSED_TOGETHER = 64
-_MANY = 500
+_FREEZE_ABOVE = 500
+"""With more logs than this, their objects are excluded from garbage collection: scanning them would take long."""
 _SYNCED_ONE_BY_ONE = 256
 """If more logs than this are not synced when the directory is closed, one sync of the file system is faster."""
 
@@ -160,19 +162,14 @@ class LogDirectory:
             self.disk.remove(f"{self.path}/{CLEAN_SHUTDOWN_FILE}")
             self.disk.sync_directory(self.path)
         # Thousands of logs are many new objects and no garbage: searching them for garbage takes longer than this.
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
+        with garbage_collection_paused():
             for name in sorted(names):
                 if name.endswith(DELETED_SUFFIX) and "." in name:
                     self.leftovers.append(f"{self.path}/{name}")
                 elif (partition := partition_of(name)) is not None:
                     self._load_partition(name, partition, config_of)
-        finally:
-            if len(self.logs) > _MANY:
+            if len(self.logs) > _FREEZE_ABOVE:
                 gc.freeze()
-            if was_enabled:
-                gc.enable()
         for known in self._checkpoints.values():
             for partition in [each for each in known if each not in self.logs and each not in self.failed]:
                 del known[partition]
@@ -215,11 +212,11 @@ class LogDirectory:
             first_dirty_offset=known[CLEANED_OFFSETS].get(partition, 0),
             files=self.files,
         )
-        opened.store.secure = self._secure
+        opened.store.checkpoint_truncation = self._checkpoint_truncation
         end = opened.log_end_offset
         if any(saved.get(partition, 0) > end for saved in self._saved.values()):
             # The checkpoints have the offsets of a deleted log with this name, or this one has lost its end.
-            opened.store.mark_cut()
+            opened.store.mark_truncated()
         self.logs[partition] = opened
         return opened
 
@@ -294,7 +291,7 @@ class LogDirectory:
         truncations: list[tuple[PartitionLog, int]] = []
         for each in self.logs.values() if changed is None else changed:
             self._note_offsets(each)
-            if each.store.is_cut:
+            if each.store.is_truncated:
                 truncations.append((each, each.store.truncations))
             if (content := each.epochs_to_save()) is not None:
                 unsaved.append((each, *content))
@@ -310,7 +307,7 @@ class LogDirectory:
                 self._lower(offsets, number)
                 self._write_offsets(offsets)
             for each, count in truncations:
-                each.store.mark_secured(count)
+                each.store.mark_checkpointed(count)
 
         return write
 
@@ -329,7 +326,7 @@ class LogDirectory:
                 raise
         return True
 
-    def _secure(self, partition: TopicPartition) -> None:
+    def _checkpoint_truncation(self, partition: TopicPartition) -> None:
         """Lowers the offsets on disk to those of a log that was truncated, before the next append to it.
 
         They are not raised: the leader epochs that this requires may not be on disk.
@@ -343,7 +340,7 @@ class LogDirectory:
             offsets = {name: dict(saved) for name, saved in self._saved.items()}
             self._lower(offsets, 0)
             self._write_offsets(offsets)
-        each.store.mark_secured(each.store.truncations)
+        each.store.mark_checkpointed(each.store.truncations)
 
     def _lower(self, offsets: dict[str, dict[TopicPartition, int]], number: int) -> None:
         """A checkpoint that was planned before a log was truncated must not have the offsets from before."""
@@ -382,7 +379,7 @@ class LogDirectory:
 
     # --- closing ------------------------------------------------------------------------------------------
 
-    def hurry(self) -> None:
+    def begin_close(self) -> None:
         """The directory will be closed soon: a checkpoint that is being written in a thread ends early."""
         self._is_closing = True
 

@@ -35,11 +35,11 @@ from ottla.protocol.records.record_batch import (
     read_end_marker,
     stamped_prefix,
 )
+from ottla.protocol.wire_values import IMPLICIT_ADD_SINCE_PRODUCE
 from ottla.types import INT32_MAX, INT64_MAX, TopicPartition
 
 log = logging.getLogger("ottla.log")
 
-_EPOCH_BUMP_SINCE_PRODUCE_VERSION = 12
 PRODUCER_ID_EXPIRATION_MS = 86_400_000
 
 
@@ -229,7 +229,7 @@ class PartitionLog:
             check_sequence=origin is Origin.CLIENT,
             require_known_start=(
                 produce_version is not None
-                and produce_version >= _EPOCH_BUMP_SINCE_PRODUCE_VERSION
+                and produce_version >= IMPLICIT_ADD_SINCE_PRODUCE
                 and bool(header.attributes & TRANSACTIONAL)
             ),
             guard=guard,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ottla.errors import KafkaError
 from ottla.log.config import TopicConfig
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.metadata.records import NO_LEADER
 from ottla.replication.reopening import Reopening
 from ottla.replication.replica import Replica
 from ottla.types import ZERO_UUID, TopicPartition
@@ -242,7 +243,7 @@ class ImageApplier:
     def _others_have_all(self, partition: PartitionImage) -> bool:
         """Whether every committed record is on another broker, which leads the partition."""
         own = self._manager.broker_id
-        return partition.leader not in (-1, own) and own not in partition.isr and own not in partition.elr
+        return partition.leader not in (NO_LEADER, own) and own not in partition.isr and own not in partition.elr
 
     def _open_log(
         self, topic_partition: TopicPartition, topic_id: bytes, config: TopicConfig, *, others_have_all: bool
@@ -349,23 +350,23 @@ class ImageApplier:
 
     def _report_offline(self) -> None:
         """Logs which partitions went offline or came back since the last report."""
-        offline, online = self._reopening.news()
+        offline, online = self._reopening.take_changes()
         if len(offline) > REPORTED_ONE_BY_ONE:
             topic_partition, reason = offline[0]
             log.error(
-                "%d partitions are offline and will be opened again; the first is %s: %s",
+                "%d partitions are offline, will be retried; the first is %s: %s",
                 len(offline),
                 topic_partition,
                 reason,
             )
         else:
             for topic_partition, reason in offline:
-                log.error("partition %s is offline and will be opened again: %s", topic_partition, reason)
+                log.error("partition %s: offline, will be retried: %s", topic_partition, reason)
         if len(online) > REPORTED_ONE_BY_ONE:
             log.info("%d partitions that were offline are served again", len(online))
         else:
             for topic_partition in online:
-                log.info("partition %s was offline and is served again", topic_partition)
+                log.info("partition %s: was offline, is served again", topic_partition)
 
 
 def _is_gone(hosted: HostedTopic, image: ClusterImage) -> bool:

@@ -8,10 +8,9 @@ what has expired. The jump is accepted after a grace period, and forgotten if th
 import json
 import logging
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import NamedTuple
 
-from ottla.clock import BootClock, Clock
+from ottla.clock import BootClock, Clock, utc_text
 
 log = logging.getLogger("ottla.replication")
 
@@ -53,18 +52,18 @@ class ClockGuard:
         jump_ms, grace_ms = wall_ms - uptime_ms - self._accepted_ahead_ms, self._grace_ms()
         if not grace_ms or -JUMP_MS <= jump_ms <= self._forward_max_ms:
             if self._until_ms is not None:
-                log.warning("clock: it is %s now; data expires by this time", _show(wall_ms))
+                log.warning("clock: the time is now %s; data expires by this time", utc_text(wall_ms))
             self._accept(wall_ms, uptime_ms)
             return 0
         if self._until_ms is None or abs(jump_ms - self._jump_ms) > JUMP_MS:
             self._begin(jump_ms, uptime_ms + grace_ms, wall_ms, uptime_ms)
         assert self._until_ms is not None
         if uptime_ms >= self._until_ms:
-            log.warning("clock: %s is accepted now; data expires by this time", _show(wall_ms))
+            log.warning("clock: %s is accepted now; data expires by this time", utc_text(wall_ms))
             self._accept(wall_ms, uptime_ms)
             return 0
-        # After a jump back nothing expires early, so there is nothing to hold. The old time is still remembered: the
-        # jump forward that corrects it is no jump.
+        # After a jump back nothing expires early, so there is nothing to hold. The old time is still remembered: a
+        # correction back to it does not count as a jump.
         return max(0, jump_ms)
 
     def _accept(self, wall_ms: int, uptime_ms: int) -> None:
@@ -74,17 +73,19 @@ class ClockGuard:
 
     def _begin(self, jump_ms: int, until_ms: int, wall_ms: int, uptime_ms: int) -> None:
         self._jump_ms, self._until_ms = jump_ms, until_ms
-        before = _show(wall_ms - jump_ms)
+        before = utc_text(wall_ms - jump_ms)
         if jump_ms < 0:
-            log.warning("clock: it jumped back from %s to %s; data expires later by that much", before, _show(wall_ms))
+            log.warning(
+                "clock: it jumped back from %s to %s; data expires later by that much", before, utc_text(wall_ms)
+            )
             return
         log.warning(
             "clock: it jumped forward from %s to %s, or this machine was off for that long; until %s, records, "
             "tombstones, committed offsets and transactional ids expire by the old time. If the new time is right "
             "and they should expire now, set ottla.clock.jump.grace.ms=0 (possible at run time)",
             before,
-            _show(wall_ms),
-            _show(wall_ms + until_ms - uptime_ms),
+            utc_text(wall_ms),
+            utc_text(wall_ms + until_ms - uptime_ms),
         )
 
     # --- across restarts ----------------------------------------------------------------------------------
@@ -120,14 +121,3 @@ class ClockGuard:
             self._begin(jump_ms, uptime_ms + saved.grace_left_ms - elapsed_ms, wall_ms, uptime_ms)
         elif saved.grace_left_ms:
             self._accept(wall_ms, uptime_ms)
-
-
-def _show(wall_ms: int) -> str:
-    """
-    >>> _show(1_700_000_000_000)
-    '2023-11-14 22:13:20 UTC'
-    """
-    try:
-        return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    except (ValueError, OverflowError, OSError):
-        return f"{wall_ms} ms"

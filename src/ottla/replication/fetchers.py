@@ -1,8 +1,8 @@
 """OWNER of this broker's fetches as a follower: one stream of requests to each leader, and appends of the results.
 
 An answer is appended, then the next fetch is sent, and only then are requests woken that wait for the new high
-watermark. A fetch from an offset tells the leader that everything below is stored here, so it must not be sent before
-the append: a record would count as committed although its append can still fail.
+watermark. A fetch from an offset acknowledges everything below it, so it must not be sent before the append: a record
+would count as committed although its append can still fail.
 """
 
 import asyncio
@@ -244,7 +244,7 @@ class LeaderFetcher:
                     self._manager.cannot_store(followed.replica)
                 self._delay(followed, failure.code, failure.detail)
         if truncated:
-            self._secure_soon(truncated)
+            self._checkpoint_soon(truncated)
         if self._may_send():
             self._send()
         for replica, high_watermark in woken:
@@ -288,25 +288,25 @@ class LeaderFetcher:
         elif do is Do.RETRY:
             self._delay(followed, ErrorCode(data.error_code), "")
 
-    def _secure_soon(self, truncated: list[Followed]) -> None:
-        task = self._loop.create_task(self._secure(truncated))
+    def _checkpoint_soon(self, truncated: list[Followed]) -> None:
+        task = self._loop.create_task(self._checkpoint(truncated))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _secure(self, truncated: list[Followed]) -> None:
+    async def _checkpoint(self, truncated: list[Followed]) -> None:
         """Writes the new recovery points before anything is appended after a truncation."""
-        is_secured = await self._manager.maintenance.checkpoint_now([followed.replica for followed in truncated])
+        is_written = await self._manager.maintenance.checkpoint_now([followed.replica for followed in truncated])
         for followed in truncated:
-            if is_secured:
+            if is_written:
                 self.fetches.resume(followed)
             elif not self._is_stopped and self.fetches.is_current(followed):
                 followed.failures += 1
-                self._loop.call_later(self._backoff_ms(followed.failures) / 1000, self._secure_again, followed)
+                self._loop.call_later(self._backoff_ms(followed.failures) / 1000, self._checkpoint_again, followed)
         self._send_soon()
 
-    def _secure_again(self, followed: Followed) -> None:
+    def _checkpoint_again(self, followed: Followed) -> None:
         if not self._is_stopped and self.fetches.is_current(followed):
-            self._secure_soon([followed])
+            self._checkpoint_soon([followed])
 
     # -- failures --
 

@@ -184,12 +184,12 @@ class LeaderFetches:
             self.moved(followed)
 
     def moved(self, followed: Followed) -> None:
-        """The end of its log, or its last epoch, has changed: the leader must be told."""
+        """The end of its log, or its last epoch, has changed: the next request reports it to the leader."""
         if not followed.is_delayed and not followed.is_held:
             self._changed[followed.key] = followed
 
     def hold(self, followed: Followed) -> None:
-        """Does not tell the leader of the new end before `release`."""
+        """Does not report the new end to the leader before `release`."""
         followed.is_held = True
         self._changed.pop(followed.key, None)
 

@@ -14,7 +14,7 @@ log = logging.getLogger("ottla.replication")
 
 GiveUp = Callable[[Collection[TopicPartition]], Awaitable[None]]
 
-AGAIN_AFTER_MS = 5_000
+RETRY_AFTER_MS = 5_000
 """The minimum time between two attempts for a partition: every rejected write requests one."""
 BACKOFF = Backoff(100, 10_000)
 
@@ -34,7 +34,7 @@ class GivenUp:
     def add(self, topic_partition: TopicPartition) -> None:
         """Leaves the in-sync set of a partition, and its leadership, if another replica can take over."""
         now = self._monotonic()
-        if self._is_stopped or now < self._last_ms.get(topic_partition, now - AGAIN_AFTER_MS) + AGAIN_AFTER_MS:
+        if self._is_stopped or now < self._last_ms.get(topic_partition, now - RETRY_AFTER_MS) + RETRY_AFTER_MS:
             return
         self._last_ms[topic_partition] = now
         self._due.add(topic_partition)
@@ -52,7 +52,9 @@ class GivenUp:
                     self._due.difference_update(due)
                 except KafkaError as error:
                     failures += 1
-                    log.warning("%d partitions whose storage failed cannot be handed over yet: %s", len(due), error)
+                    log.warning(
+                        "%d partitions whose storage failed cannot be handed over, will be retried: %s", len(due), error
+                    )
                     await asyncio.sleep(BACKOFF.delay_ms(failures, self._random.uniform(-1, 1)) / 1000)
         finally:
             self._task = None

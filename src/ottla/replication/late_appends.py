@@ -2,7 +2,7 @@
 
 The event loop decompresses and checks a limited number of bytes in each of its turns, for all connections together.
 What is larger goes to one thread, so a decompression bomb delays nobody else. The appends of one connection stay in
-order: while one is late, the connection's next ones line up behind it.
+order: while one is late, the connection's next ones are queued behind it.
 
 A late append is finished even if its connection closes, as in Apache Kafka: with acks=0 a producer may disconnect right
 after its last batch. The appends of closed connections are dropped only if too much is waiting.

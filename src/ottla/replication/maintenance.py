@@ -112,7 +112,7 @@ class LogMaintenance:
     async def stop(self) -> None:
         """Ends the background work and waits for what runs. Then the directory can be closed."""
         self._stopping = True
-        self._directory.hurry()
+        self._directory.begin_close()
         if self._compacting is not None:
             self._compacting[1].cancel()
         for timer in self._timers.values():
@@ -279,7 +279,11 @@ class LogMaintenance:
         error = future.exception()
         if error is not None:
             # Not fatal: checkpoints only speed up recovery, and are written again after the next change.
-            log.warning("cannot write checkpoint files: %s", error)
+            log.warning(
+                "%s: cannot write checkpoint files, will be retried after the next change: %s",
+                self._directory.path,
+                error,
+            )
 
     # -- retention, rolling, idle producers --
 
@@ -302,7 +306,7 @@ class LogMaintenance:
         except FileNotFoundError:
             pass  # The first start.
         except OSError as error:
-            log.warning("cannot read %s: %s", CLOCK_FILE, error)
+            log.warning("%s: cannot be read: %s", CLOCK_FILE, error)
 
     def _save_clock(self) -> None:
         path = f"{self._directory.path}/{CLOCK_FILE}"
@@ -444,7 +448,7 @@ class LogMaintenance:
             try:
                 self._directory.disk.remove_tree(path)
             except OSError as error:
-                log.warning("cannot remove %s: %s", path, error)
+                log.warning("%s: cannot be removed, the next start retries: %s", path, error)
 
     def _removed(self, future: "asyncio.Future[None]") -> None:
         self._removing = False
@@ -459,4 +463,4 @@ def _report(replica: Replica, what: str, error: Exception) -> None:
 
 def _clock_saved(future: "asyncio.Future[None]") -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        log.warning("cannot write %s: %s", CLOCK_FILE, error)
+        log.warning("%s: cannot be written: %s", CLOCK_FILE, error)

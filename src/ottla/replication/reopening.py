@@ -6,17 +6,17 @@ A full disk or too many open files are temporary failures: the partition is then
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ottla.net.backoff import Backoff
 from ottla.types import TopicPartition
 
-FIRST_DELAY_MS = 1_000
-MAX_DELAY_MS = 60_000
+BACKOFF = Backoff(1_000, 60_000)
 
 
 class Attempt(NamedTuple):
     """The last attempt to open a partition, and when to make the next one."""
 
     topic_id: bytes
-    delay_ms: int
+    failures: int
     due_ms: int
 
 
@@ -37,10 +37,8 @@ class Reopening:
         previous = self._attempts.get(partition)
         if previous is None:
             self._offline[partition] = reason
-            delay_ms = FIRST_DELAY_MS
-        else:
-            delay_ms = min(2 * previous.delay_ms, MAX_DELAY_MS)
-        self._attempts[partition] = Attempt(topic_id, delay_ms, now + delay_ms)
+        failures = 1 if previous is None else previous.failures + 1
+        self._attempts[partition] = Attempt(topic_id, failures, now + BACKOFF.delay_ms(failures, 0.0))
 
     def opened(self, partition: TopicPartition) -> None:
         if self._attempts.pop(partition, None) is not None and self._offline.pop(partition, None) is None:
@@ -61,8 +59,8 @@ class Reopening:
     def due_topics(self, now: int) -> set[str]:
         return {partition.topic for partition, attempt in self._attempts.items() if attempt.due_ms <= now}
 
-    def news(self) -> tuple[list[tuple[TopicPartition, str]], list[TopicPartition]]:
-        """The partitions that went offline, with the reason, and that came back since the last call."""
+    def take_changes(self) -> tuple[list[tuple[TopicPartition, str]], list[TopicPartition]]:
+        """The partitions that went offline since the last call, with the reason, and those that came back."""
         offline, online = list(self._offline.items()), self._online
         self._offline, self._online = {}, []
         return offline, online

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from ottla.clock import NEVER_MS
 from ottla.errors import ErrorCode, KafkaError
+from ottla.metadata.records import NO_LEADER
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Replica:
         self.min_insync_replicas = min_insync_replicas
         self.flush_before_ack = flush_before_ack
         self.lag_max_ms = lag_max_ms
-        self.leader = -1
+        self.leader = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
         self.replicas: tuple[int, ...] = ()
@@ -269,7 +270,7 @@ class Replica:
         """Whether to propose a follower as in sync.
 
         It has everything committed, and everything up to the start of this leader epoch. It must also be caught up:
-        while the high watermark cannot move, having everything below it says little (KAFKA-19996).
+        while the high watermark cannot move, having everything below it proves little (KAFKA-19996).
         """
         if broker_id in self.isr or self.proposed is not None:
             return False

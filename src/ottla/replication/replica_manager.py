@@ -85,7 +85,7 @@ class ReplicaManager:
         self._confirmation_timer: asyncio.TimerHandle | None = None
         self._watermark_timer: asyncio.TimerHandle | None = None
         self._uninformed: dict[Watch, Any] = {}
-        """The followers' sessions that wait for records and have not been told of a new high watermark."""
+        """The followers' sessions that wait for records and do not know the new high watermark yet."""
         boot = BootClock("", log_directory.monotonic) if boot is None else boot
         self.clock_guard = ClockGuard(clock, boot, lambda: self.config.clock_jump_grace_ms)
         self.maintenance = LogMaintenance(
@@ -325,7 +325,7 @@ class ReplicaManager:
         if after > high_watermark_before:
             if waits.watches:
                 waits.note(0)
-                self._tell_watermark(waits)
+                self._announce_watermark(waits)
             if waits.has_fetches(Limit.HIGH_WATERMARK):
                 self.waits.wake(waits.grow(Limit.HIGH_WATERMARK, max(1, committed_bytes)))
         if stable > stable_before and waits.has_fetches(Limit.LAST_STABLE_OFFSET):
@@ -333,20 +333,20 @@ class ReplicaManager:
         if waits.commits:
             self.waits.end(waits.commits.reached(after))
 
-    def _tell_watermark(self, waits: PartitionWaits) -> None:
-        """Followers learn of a new high watermark with their next records, or a little later without any.
+    def _announce_watermark(self, waits: PartitionWaits) -> None:
+        """Followers get a new high watermark with their next records, or a little later if there are none.
 
         Not at once: after each commit that would be one more round trip to every follower.
         """
         self._uninformed.update(waits.watches)
         if self._watermark_timer is None and self._loop is not None:
-            self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_SECONDS, self._tell_watermarks)
+            self._watermark_timer = self._loop.call_later(WATERMARK_DELAY_SECONDS, self._wake_for_watermark)
 
-    def _tell_watermarks(self) -> None:
+    def _wake_for_watermark(self) -> None:
         self._watermark_timer = None
         watches, self._uninformed = self._uninformed, {}
         for watch in watches:
-            if watch.wait is not None and watch.news:
+            if watch.wait is not None and watch.changed:
                 wait, watch.wait = watch.wait, None
                 self.waits.wake([wait])
 
@@ -369,7 +369,7 @@ class ReplicaManager:
             )
             self.cannot_store(replica)
             if self.fetchers is not None:
-                # Its fetches would tell the leader that it is in sync.
+                # If it kept fetching, the leader would consider it in sync.
                 self.fetchers.unfollow(replica)
         else:
             log.error("partition %s: %s", replica.topic_partition, reason)

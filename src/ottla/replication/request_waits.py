@@ -83,12 +83,9 @@ class RequestWaits:
         """Completes the future `wait.reply` on enough bytes, at the timeout, or when a partition's leader changes."""
         assert self._loop is not None
         for replica in replicas:
-            waits = replica.waits
-            if waits is None:
-                waits = replica.waits = PartitionWaits()
             if limit is Limit.LAST_STABLE_OFFSET:
                 replica.stable_seen = replica.log.last_stable_offset
-            waits.add_fetch(wait, limit)
+            self._waits(replica).add_fetch(wait, limit)
         wait.timer = self._loop.call_later(timeout_ms / 1000, self._fetch_timed_out, wait)
 
     def end_wait(self, wait: FetchWait) -> None:

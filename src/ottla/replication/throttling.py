@@ -56,7 +56,7 @@ class ReplicationQuota:
 
     def set_rate(self, rate: int) -> None:
         if rate != self.rate:
-            # What was copied under another limit says nothing about this one.
+            # Bytes that were copied under the old limit do not count against the new one.
             self._samples.clear()
             self._total = 0
         self.rate = rate

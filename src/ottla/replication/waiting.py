@@ -124,13 +124,13 @@ class FetchWait:
 
 
 class Watch:
-    """What a follower's fetch session is told about its partitions."""
+    """The changed partitions of a follower's fetch session."""
 
-    __slots__ = ("__weakref__", "news", "wait")
+    __slots__ = ("__weakref__", "changed", "wait")
 
     def __init__(self) -> None:
-        self.news: dict[Any, None] = {}
-        """The partitions with something to answer, under the session's names for them."""
+        self.changed: dict[Any, None] = {}
+        """The partitions to include in the next response, as the session's own objects for them."""
         self.wait: FetchWait | None = None
         """The session's fetch that waits for bytes of any of them."""
 
@@ -149,13 +149,13 @@ class PartitionWaits:
         self._written: dict[FetchWait, None] = {}
         self._fetches = (self._committed, self._decided, self._written)
         self.watches: dict[Watch, Any] = {}
-        """The sessions of followers that watch this partition, each with its name for it."""
+        """The sessions of followers that watch this partition, each with its own object for it."""
 
     def note(self, size_bytes: int) -> list[FetchWait]:
         """Something changed, and `size_bytes` were written. Returns the followers' fetches that now have enough."""
         satisfied = []
         for watch, partition in self.watches.items():
-            watch.news[partition] = None
+            watch.changed[partition] = None
             wait = watch.wait
             if wait is not None and size_bytes:
                 wait.missing_bytes -= size_bytes

@@ -367,7 +367,7 @@ def test_a_checkpoint_in_progress_ends_early_when_the_directory_is_about_to_clos
     directory.create_log(ORDERS, TOPIC_ID, TopicConfig())
     append(directory, ORDERS, b"a" * 70_000)
     write = directory.plan_checkpoint()
-    directory.hurry()
+    directory.begin_close()
     write()
     epochs = tmp_path / "my-orders-12" / "leader-epoch-checkpoint"
     assert not epochs.exists()

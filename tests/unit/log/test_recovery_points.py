@@ -155,10 +155,10 @@ def test_an_append_writes_no_recovery_point_if_a_checkpoint_has_done_so() -> Non
     log = directory.logs[PARTITION]
     log.truncate_to(4)
     directory.checkpoint()
-    secured: list[TopicPartition] = []
-    log.store.secure = secured.append
+    checkpointed: list[TopicPartition] = []
+    log.store.checkpoint_truncation = checkpointed.append
     append(log, 1, leader_epoch=2)
-    assert (log.log_end_offset, secured) == (5, [])
+    assert (log.log_end_offset, checkpointed) == (5, [])
     log.truncate_to(4)
     append(log, 1, leader_epoch=3)
-    assert secured == [PARTITION], "the checkpoint is older than this truncation"
+    assert checkpointed == [PARTITION], "the checkpoint is older than this truncation"

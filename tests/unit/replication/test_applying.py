@@ -249,8 +249,8 @@ def test_a_partition_that_could_not_be_opened_is_served_again_without_a_restart(
     assert world.log("orders").log_end_offset == 1
     said = [record.message for record in caplog.records if "offline" in record.message]
     assert len(said) == 2, "once when it went offline, once when it came back"
-    assert said[0].startswith("partition orders-0 is offline and will be opened again: [Errno 24]")
-    assert said[1] == "partition orders-0 was offline and is served again"
+    assert said[0].startswith("partition orders-0: offline, will be retried: [Errno 24]")
+    assert said[1] == "partition orders-0: was offline, is served again"
 
 
 def test_the_coordinators_learn_of_a_partition_that_was_opened_later(world: DataWorld, platter: SimPlatter) -> None:

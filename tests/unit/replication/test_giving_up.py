@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError
-from ottla.replication.giving_up import AGAIN_AFTER_MS, GivenUp
+from ottla.replication.giving_up import RETRY_AFTER_MS, GivenUp
 from ottla.testing.sim_loop import SimLoop
 from ottla.types import TopicPartition
 
@@ -70,7 +70,7 @@ def test_a_partition_is_not_given_up_again_and_again(loop: SimLoop) -> None:
             given_up.add(A)
             await asyncio.sleep(1)
         assert store.calls == [[A]]
-        await asyncio.sleep(AGAIN_AFTER_MS / 1000)
+        await asyncio.sleep(RETRY_AFTER_MS / 1000)
         given_up.add(A)
         await asyncio.sleep(1)
 

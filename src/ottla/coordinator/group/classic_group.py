@@ -10,12 +10,14 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any
 
-from ottla.coordinator.group.history import CONSUMER, RebalanceStory
+from ottla.checks import moved
+from ottla.coordinator.group.history import RebalanceStory
 from ottla.coordinator.group.metadata_usage import MetadataUsage, Protocols, size_of
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolSubscription
 from ottla.protocol.messages.group_records import GroupMetadataValue
 from ottla.protocol.primitives import ProtocolError
+from ottla.protocol.wire_values import CONSUMER
 
 
 class GroupState(enum.StrEnum):
@@ -28,7 +30,7 @@ class GroupState(enum.StrEnum):
     DEAD = "Dead"
 
 
-ALLOWED = {
+TRANSITIONS = {
     GroupState.EMPTY: {GroupState.PREPARING_REBALANCE, GroupState.DEAD},
     GroupState.PREPARING_REBALANCE: {GroupState.COMPLETING_REBALANCE, GroupState.EMPTY, GroupState.DEAD},
     GroupState.COMPLETING_REBALANCE: {GroupState.STABLE, GroupState.PREPARING_REBALANCE, GroupState.DEAD},
@@ -100,7 +102,7 @@ class Member:
         self.is_new = False
         """Its first JoinGroup has not been answered yet."""
         self.is_loaded = False
-        """Read from the log: of its protocols only the chosen one is known."""
+        """Read from the log: only the chosen one of its protocols is known."""
         self.session_deadline: int | None = None
         self.session_entry = 0
         """The time of the session's entry in the heap of deadlines."""
@@ -191,8 +193,7 @@ class ClassicGroup:
     # --- state --------------------------------------------------------------------------------------------
 
     def move(self, state: GroupState, now: int) -> None:
-        assert state in ALLOWED[self.state], f"group {self.group_id}: {self.state} -> {state}"
-        self.state = state
+        self.state = moved(TRANSITIONS, f"group {self.group_id}", self.state, state)
         self.state_timestamp = now
 
     @property

@@ -4,12 +4,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from ottla.protocol.primitives import ProtocolError
+from ottla.protocol.wire_values import CONSUMER
 
 if TYPE_CHECKING:
     from ottla.coordinator.group.classic_group import ClassicGroup
-
-CONSUMER = "consumer"
-"""The protocol type whose subscriptions and assignments we can read."""
 
 JOINED = "joined"
 LEFT = "left"
@@ -24,7 +22,7 @@ TOPIC_CHANGED = "topic changed"
 CAME_BACK = "static member came back"
 COORDINATOR_MOVED = "coordinator moved"
 REJOINED = "rejoined"
-NO_ROOM = "found no room"
+NO_ROOM = "was rejected for lack of room"
 OVER_CAPACITY = "group is over its maximum size"
 NOT_STORED = "assignment too large to store"
 

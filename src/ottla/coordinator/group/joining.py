@@ -127,7 +127,7 @@ class Joining:
         ):
             return
         why = f"at most {self._config.group_max_size} members"
-        raise self._turned_away(join, why, f"group {group.group_id} has {self._config.group_max_size} members")
+        raise self._rejection(join, why, f"group {group.group_id} has {self._config.group_max_size} members")
 
     def _check_memory(self, join: Join) -> None:
         """Raises if there is no room for the member's metadata, in its group or in this broker. All members' metadata
@@ -149,16 +149,16 @@ class Joining:
                 if join.now >= self._silent_until:
                     self._silent_until = join.now + WARNING_INTERVAL_MS
                     log.warning("%s", detail)
-                raise self._turned_away(join, f"{name}={limit}", detail)
+                raise self._rejection(join, f"{name}={limit}", detail)
 
-    def _turned_away(self, join: Join, why: str, detail: str) -> KafkaError:
+    def _rejection(self, join: Join, why: str, detail: str) -> KafkaError:
         """The error for a member that does not fit. If it was in the group, it is removed."""
         group, member_id = join.group, join.request.member_id
         member = group.members.get(member_id)
         if member is not None:
             self._rebalance.dismiss(group, member, join.now, join.effects)
             cause = Cause(history.NO_ROOM, member_id, why)
-            self._rebalance.went(group, join.now, join.effects, [cause])
+            self._rebalance.members_removed(group, join.now, join.effects, [cause])
         elif group.forget_pending(member_id) and group.state is GroupState.PREPARING_REBALANCE:
             self._rebalance.complete_if_all_joined(group, join.now, join.effects)
         return KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
@@ -226,7 +226,7 @@ class Joining:
     def _why(self, join: Join, member: Member, is_unchanged: bool) -> Cause:
         """The cause to record for a rejoin that starts a rebalance."""
         group, now = join.group, join.now
-        # Of a member read from the log only the chosen protocol is known, so it seems to have changed.
+        # Only the chosen protocol of a member read from the log is known, so it seems to have changed.
         metadata = dict(join.protocols).get(group.protocol or "")
         is_same = is_unchanged or (member.is_loaded and metadata == member.metadata_for(group.protocol))
         if not is_same:

@@ -46,14 +46,17 @@ class Membership:
     ) -> None:
         asked = (request.protocol_type, request.protocol_name)
         if info.api_version >= PROTOCOL_REQUIRED_SINCE and None in asked:
-            raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "protocol type and name are missing")
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"SyncGroup v{info.api_version} needs a protocol type and name"
+            )
         group = self._existing(request.group_id)
         member = group.member(request.member_id, request.group_instance_id)
         group.check_generation(request.generation_id)
         if info.api_version >= PROTOCOL_REQUIRED_SINCE and asked != (group.protocol_type, group.protocol):
+            known = (group.protocol_type, group.protocol)
             raise KafkaError(
                 ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-                f"{asked} are not the protocol type and name of group {group.group_id}",
+                f"group {group.group_id} has protocol type and name {known}, not {asked}",
             )
         if group.state is GroupState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -111,7 +114,7 @@ class Membership:
                 )
             )
         if gone and group is not None:
-            self._rebalance.went(group, now, effects, gone)
+            self._rebalance.members_removed(group, now, effects, gone)
         if info.api_version < MEMBER_LIST_SINCE:
             response = LeaveGroupResponse(error_code=results[0].error_code)
         else:

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ottla.coordinator.effects import Effects, RequestInfo
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState, Member
-from ottla.coordinator.group.history import CONSUMER
 from ottla.coordinator.group.offsets import Offsets
 from ottla.coordinator.group.rebalance import ClassicRebalance
 from ottla.coordinator.group.records import CommittedOffset, TopicCommit, read_offset_value, value_of
@@ -12,6 +11,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from ottla.protocol.wire_values import CONSUMER
 from ottla.types import ZERO_UUID
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ class OffsetRequests:
             effects.reply(request_id, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
             return effects
         if not group.is_empty and group.protocol_type != CONSUMER:
-            # Of other protocol types we do not know what the members consume.
+            # What members of other protocol types consume is unknown.
             effects.reply(request_id, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
             return effects
         topics = []

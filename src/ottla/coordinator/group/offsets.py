@@ -7,8 +7,8 @@ from typing import Any
 from ottla.coordinator.effects import Effects
 from ottla.coordinator.group.classic_group import ClassicGroup, GroupState
 from ottla.coordinator.group.config import GroupConfig
-from ottla.coordinator.group.history import CONSUMER
 from ottla.coordinator.group.records import (
+    V4_PREFIX,
     CommittedOffset,
     check_offset_value,
     offset_key,
@@ -19,13 +19,13 @@ from ottla.coordinator.group.records import (
     stored_form,
     value_of,
 )
+from ottla.protocol.wire_values import CONSUMER
 from ottla.types import ZERO_UUID
 
 Partition = tuple[str, int]
 """(topic, partition)."""
 
 _NONE: Mapping[str, dict[int, bytes]] = MappingProxyType({})
-_V4_PREFIX = b"\x00\x04"
 NAMES_KEPT_LOADING = 200_000
 NAMES_KEPT_LIVE = 1_000
 """How many decoded keys are cached, during a load and afterwards."""
@@ -58,7 +58,7 @@ class Offsets:
     def replay(self, record_offset: int, key: bytes, value: bytes | None, producer_id: int) -> str:
         """Applies one offset record and returns the group it belongs to."""
         prefix = key[:-4]
-        if prefix == self._last_prefix and value is not None and producer_id < 0 and value[:2] == _V4_PREFIX:
+        if prefix == self._last_prefix and value is not None and producer_id < 0 and value[:2] == V4_PREFIX:
             # A commit of many partitions is looked up once.
             if not self._is_loaded:
                 check_offset_value(value)
@@ -84,7 +84,7 @@ class Offsets:
         if not self._is_loaded:
             # Live values were encoded by this broker.
             check_offset_value(value)
-        if value[:2] != _V4_PREFIX:
+        if value[:2] != V4_PREFIX:
             self._has_explicit_expiry = True
         stored = stored_form(value, record_offset)
         if producer_id >= 0:

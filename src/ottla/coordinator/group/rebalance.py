@@ -167,7 +167,7 @@ class ClassicRebalance:
     # --- members that leave -------------------------------------------------------------------------------
 
     def dismiss(self, group: ClassicGroup, member: Member, now: int, effects: Effects[Any]) -> None:
-        """Removes a member, and answers the request it waits in. Call `went` for what follows for the others."""
+        """Removes a member, and answers the request it waits in. Call `members_removed` afterwards."""
         group.begin_story(now)
         waiting = group.unpark(member)
         group.remove(member)
@@ -175,7 +175,7 @@ class ClassicRebalance:
             effects.reply(waiting.request_id, join_error(ErrorCode.UNKNOWN_MEMBER_ID, waiting.api_version, ""))
         answer_sync(member, ErrorCode.UNKNOWN_MEMBER_ID, effects)
 
-    def went(self, group: ClassicGroup, now: int, effects: Effects[Any], causes: Iterable[Cause]) -> None:
+    def members_removed(self, group: ClassicGroup, now: int, effects: Effects[Any], causes: Iterable[Cause]) -> None:
         """Members were removed: the others rebalance."""
         if not group.is_empty:
             self.prepare_or_complete(group, now, effects, *causes)
@@ -197,7 +197,7 @@ class ClassicRebalance:
             if when == group.sync_entry:
                 group.sync_entry = None
                 self._sync_due(group, now, effects)
-        elif due.kind == "pending" and _holds(group.pending_members.get(due.who), now):
+        elif due.kind == "pending" and _has_passed(group.pending_members.get(due.who), now):
             self._forget_pending(group, due.who, now, effects)
 
     def _session_due(self, group: ClassicGroup, when: int, due: Due, now: int, effects: Effects[Any]) -> None:
@@ -218,10 +218,10 @@ class ClassicRebalance:
             cause = Cause(history.WAITED_TOO_LONG, member.member_id, f"{NEW_MEMBER_JOIN_TIMEOUT_MS} ms in JoinGroup")
         else:
             cause = Cause(history.TIMED_OUT, member.member_id, f"no heartbeat for {member.session_timeout_ms} ms")
-        self.went(group, now, effects, [cause])
+        self.members_removed(group, now, effects, [cause])
 
     def _join_due(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
-        if not _holds(group.join_deadline, now):
+        if not _has_passed(group.join_deadline, now):
             if group.join_deadline is not None:
                 self._set_join_deadline(group, group.join_deadline)
             return
@@ -238,7 +238,7 @@ class ClassicRebalance:
             self._complete_join(group, now, effects)
 
     def _sync_due(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
-        if not _holds(group.sync_deadline, now):
+        if not _has_passed(group.sync_deadline, now):
             if group.sync_deadline is not None:
                 self._set_sync_deadline(group, group.sync_deadline)
             return
@@ -249,7 +249,7 @@ class ClassicRebalance:
         for member in [m for m in group.members.values() if m.member_id in group.pending_sync]:
             self.dismiss(group, member, now, effects)
             gone.append(Cause(history.NEVER_SYNCED, member.member_id))
-        self.went(group, now, effects, gone)
+        self.members_removed(group, now, effects, gone)
 
     def after_load(self, group: ClassicGroup, now: int, effects: Effects[Any]) -> None:
         """Restarts every member's session. A group larger than `group.max.size` starts a rebalance."""
@@ -369,7 +369,7 @@ class ClassicRebalance:
         return ", ".join(changes)
 
 
-def _holds(deadline: int | None, now: int) -> bool:
+def _has_passed(deadline: int | None, now: int) -> bool:
     """Whether a deadline has passed; False if it was moved or removed."""
     return deadline is not None and deadline <= now
 

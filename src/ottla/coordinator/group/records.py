@@ -35,7 +35,7 @@ _offset_epoch_and_nothing = struct.Struct(">hqiB")
 _uint64 = struct.Struct(">Q")
 
 # Version 4: 2 bytes of version, 8 of offset, 4 of leader epoch, a compact string, 8 of commit time, tags.
-_V4 = b"\x00\x04"
+V4_PREFIX = b"\x00\x04"
 _METADATA = 14
 _NO_TAGS = b"\x00"
 _TOPIC_ID_TAG = b"\x01\x00\x10"
@@ -136,7 +136,7 @@ class TopicCommit:
 
 def _is_plain(value: bytes) -> bool:
     """Whether a value has the usual layout of `offset_value`, so that its parts are at known positions."""
-    if value[:2] != _V4 or len(value) < _METADATA + 10 or not 0 < value[_METADATA] <= _SHORT:
+    if value[:2] != V4_PREFIX or len(value) < _METADATA + 10 or not 0 < value[_METADATA] <= _SHORT:
         return False
     end = _METADATA + value[_METADATA]
     rest = len(value) - end - 8
@@ -191,7 +191,7 @@ def value_of(stored: bytes) -> bytes:
 
 
 def record_offset_of(stored: bytes) -> int:
-    """Its offset in the log. Of two commits the later one wins, in whatever order they become visible."""
+    """Its offset in the log. The later of two commits wins, in whatever order they become visible."""
     offset: int = _uint64.unpack_from(stored, len(stored) - 8)[0]
     return offset
 

@@ -4,20 +4,16 @@ from typing import Any, NamedTuple
 
 from ottla.coordinator.transaction.transaction import (
     LAST_CLIENT_EPOCH,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
     PREPARED,
     ProducerIdAndEpoch,
     Transaction,
     TransactionState,
 )
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.wire_values import PRODUCER_EPOCH_MAX
+from ottla.protocol.wire_values import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, PRODUCER_EPOCH_MAX, TRANSACTION_V2
 
 S = TransactionState
 COMPLETE = {S.COMPLETE_COMMIT, S.COMPLETE_ABORT}
-EPOCH_BUMP_VERSION = 2
-"""The transaction.version from which each transaction has its own epoch (KIP-890)."""
 
 
 class Ended(NamedTuple):
@@ -25,21 +21,31 @@ class Ended(NamedTuple):
 
     prepared: Transaction | None
     answer: ProducerIdAndEpoch
-    last_epoch: int = NO_EPOCH
+    last_epoch: int = NO_PRODUCER_EPOCH
 
 
 def check_owner(known: Transaction | None, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction:
     """The transaction, if it belongs to this producer. Raises PRODUCER_FENCED or INVALID_PRODUCER_ID_MAPPING."""
     if known is None or known.producer_id != producer_id:
-        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{transactional_id} has another producer id")
-    if known.next_producer_epoch != NO_EPOCH:
+        raise _wrong_producer(transactional_id, producer_id)
+    if known.next_producer_epoch != NO_PRODUCER_EPOCH:
         # A new instance has taken over and has yet to decide the transaction that it found prepared (KIP-939).
         if producer_epoch == known.next_producer_epoch:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "commit or abort the prepared transaction first")
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, f"{transactional_id}: commit or abort the prepared transaction first"
+            )
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f"a newer producer has taken over {transactional_id}")
     if known.producer_epoch != producer_epoch:
-        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{transactional_id} is at epoch {known.producer_epoch}")
+        raise KafkaError(
+            ErrorCode.PRODUCER_FENCED, f"{transactional_id} is at epoch {known.producer_epoch}, not {producer_epoch}"
+        )
     return known
+
+
+def _wrong_producer(transactional_id: str, producer_id: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{producer_id} is not the current producer id of {transactional_id}"
+    )
 
 
 def end(known: Transaction, producer_id: int, producer_epoch: int, commit: bool, now: int) -> Ended:
@@ -49,7 +55,7 @@ def end(known: Transaction, producer_id: int, producer_epoch: int, commit: bool,
         moved_on = {
             "producer_epoch": producer_epoch,
             "next_producer_id": NO_PRODUCER_ID,
-            "next_producer_epoch": NO_EPOCH,
+            "next_producer_epoch": NO_PRODUCER_EPOCH,
         }
     else:
         check_owner(known, known.transactional_id, producer_id, producer_epoch)
@@ -71,7 +77,7 @@ def end_with_bump(
     epoch = known.producer_epoch
     overflow_retry = producer_id == known.previous_producer_id and producer_epoch == LAST_CLIENT_EPOCH and epoch == 0
     if producer_id != known.producer_id and not overflow_retry:
-        raise KafkaError(ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"{known.transactional_id} has another producer id")
+        raise _wrong_producer(known.transactional_id, producer_id)
     is_retry = overflow_retry or producer_epoch == epoch - 1
     if known.state in PREPARED:
         if is_retry:
@@ -82,14 +88,20 @@ def end_with_bump(
             _refuse(known, commit)
         if epoch == PRODUCER_EPOCH_MAX:
             # The coordinator's abort used the last epoch, which no producer may have: the producer must reinitialize.
-            raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has no epoch left")
+            raise KafkaError(
+                ErrorCode.PRODUCER_FENCED, f"{known.transactional_id}: producer id {producer_id} has no epoch left"
+            )
         return Ended(None, ProducerIdAndEpoch(known.producer_id, epoch))
     if overflow_retry:
-        raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has moved on to another producer id")
+        raise KafkaError(
+            ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} has a new producer id instead of {producer_id}"
+        )
     if not _decides_kept(known, producer_id, producer_epoch):
         check_owner(known, known.transactional_id, producer_id, producer_epoch)
     if known.state is not S.ONGOING and commit:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "no transaction is open, so there is nothing to commit")
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE, f"{known.transactional_id}: no transaction is open, it is {known.state}"
+        )
     return _prepare_with_bump(known, commit, spare_producer_id, now)
 
 
@@ -101,8 +113,8 @@ def _prepare_with_bump(known: Transaction, commit: bool, spare_producer_id: int,
     epoch = max(known.producer_epoch, known.next_producer_epoch)
     changes: dict[str, Any] = {
         "state": _prepare(commit),
-        "client_version": EPOCH_BUMP_VERSION,
-        "next_producer_epoch": NO_EPOCH,
+        "client_version": TRANSACTION_V2,
+        "next_producer_epoch": NO_PRODUCER_EPOCH,
     }
     if known.state is not S.ONGOING:
         changes |= {"partitions": frozenset(), "start_timestamp": now}
@@ -124,16 +136,20 @@ def _decides_kept(known: Transaction, producer_id: int, producer_epoch: int) -> 
     """Whether this is the instance that took over a prepared transaction and now decides it under its own epoch."""
     return (
         known.state is S.ONGOING
-        and known.next_producer_epoch != NO_EPOCH
+        and known.next_producer_epoch != NO_PRODUCER_EPOCH
         and (producer_id, producer_epoch) == (known.next_producer_id, known.next_producer_epoch)
     )
 
 
 def _refuse(known: Transaction, commit: bool) -> None:
     if known.state is _prepare(commit):
-        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction is being completed")
+        raise KafkaError(
+            ErrorCode.CONCURRENT_TRANSACTIONS, f"{known.transactional_id}: the transaction is being completed; retry"
+        )
     wanted = "commit" if commit else "abort"
-    raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"cannot {wanted}: the transaction is {known.state}")
+    raise KafkaError(
+        ErrorCode.INVALID_TXN_STATE, f"{known.transactional_id}: cannot {wanted}, the transaction is {known.state}"
+    )
 
 
 def fence_and_abort(known: Transaction, now: int) -> Transaction:
@@ -144,7 +160,7 @@ def fence_and_abort(known: Transaction, now: int) -> Transaction:
         state=S.PREPARE_ABORT,
         producer_epoch=min(epoch + 1, PRODUCER_EPOCH_MAX),
         next_producer_id=NO_PRODUCER_ID,
-        next_producer_epoch=NO_EPOCH,
+        next_producer_epoch=NO_PRODUCER_EPOCH,
     )
 
 
@@ -160,6 +176,10 @@ def complete(known: Transaction, now: int) -> Transaction:
         }
     state = S.COMPLETE_COMMIT if known.state is S.PREPARE_COMMIT else S.COMPLETE_ABORT
     return known.change(
-        now, state=state, partitions=frozenset(), next_producer_id=NO_PRODUCER_ID, next_producer_epoch=NO_EPOCH,
+        now,
+        state=state,
+        partitions=frozenset(),
+        next_producer_id=NO_PRODUCER_ID,
+        next_producer_epoch=NO_PRODUCER_EPOCH,
         **moved_on,
-    )  # fmt: skip
+    )

@@ -13,7 +13,6 @@ from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.coordinator.transaction.starting import ProducerInit
 from ottla.coordinator.transaction.transaction import (
     IDLE,
-    NO_EPOCH,
     PREPARED,
     ProducerIdAndEpoch,
     Transaction,
@@ -25,6 +24,7 @@ from ottla.coordinator.transaction.transaction import (
 )
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
+from ottla.protocol.wire_values import NO_PRODUCER_EPOCH
 from ottla.types import TopicPartition
 
 S = TransactionState
@@ -59,7 +59,7 @@ class TransactionShard:
         """For each decided transaction, the partitions whose marker is still to be written."""
         self._last_epochs: dict[str, int] = {}
         """The epoch before the last bump: it distinguishes a retry from a stale producer. Not stored, as in Kafka."""
-        self._coming: dict[str, tuple[bytes, Transaction, int]] = {}
+        self._staged: dict[str, tuple[bytes, Transaction, int]] = {}
         """By transactional id, what the current step stores: the record, the transaction in it, and the last epoch. It
         takes effect once the record is in the log."""
         self._timeouts: dict[str, int] = {}
@@ -82,16 +82,16 @@ class TransactionShard:
         transactional_id = None if key is None else read_transaction_key(key)
         if transactional_id is None:
             return
-        coming = self._coming.pop(transactional_id, None)
+        staged = self._staged.pop(transactional_id, None)
         self._last_epochs.pop(transactional_id, None)
         if value is None:
             self.transactions.pop(transactional_id, None)
             self._unwritten.pop(transactional_id, None)
             self._timeouts.pop(transactional_id, None)
             return
-        if coming is not None and coming[0] is value:
-            transaction, last_epoch = coming[1:]
-            if last_epoch != NO_EPOCH:
+        if staged is not None and staged[0] is value:
+            transaction, last_epoch = staged[1:]
+            if last_epoch != NO_PRODUCER_EPOCH:
                 self._last_epochs[transactional_id] = last_epoch
         else:
             transaction = read_transaction_value(transactional_id, value)
@@ -125,7 +125,7 @@ class TransactionShard:
             if transaction.can_time_out:
                 self._timeouts[transaction.transactional_id] = now + transaction.time_left_ms(now)
             if transaction.state in PREPARED:
-                # Decided before the coordinator moved. Writing a marker twice is harmless.
+                # Decided before the coordinator moved. Some markers may be written twice: they are idempotent.
                 self._send_markers(transaction, effects)
         return effects
 
@@ -142,7 +142,7 @@ class TransactionShard:
                 for transactional_id, timeout_at in self._timeouts.items():
                     if timeout_at < now:
                         timed_out = self.transactions[transactional_id]
-                        self._decide(ending.fence_and_abort(timed_out, now), NO_EPOCH, effects)
+                        self._decide(ending.fence_and_abort(timed_out, now), NO_PRODUCER_EPOCH, effects)
                 self._deadlines.add(now + self._abort_interval_ms, due)
             else:
                 self._remove_expired(now - held_ms, effects)
@@ -163,9 +163,9 @@ class TransactionShard:
             if transaction.state in IDLE and transaction.last_update_timestamp <= oldest:
                 effects.append(transaction_key(transaction.transactional_id), None)
 
-    def _store(self, transaction: Transaction, effects: Effects[Any], last_epoch: int = NO_EPOCH) -> None:
+    def _store(self, transaction: Transaction, effects: Effects[Any], last_epoch: int = NO_PRODUCER_EPOCH) -> None:
         value = transaction_value(transaction)
-        self._coming[transaction.transactional_id] = (value, transaction, last_epoch)
+        self._staged[transaction.transactional_id] = (value, transaction, last_epoch)
         effects.append(transaction_key(transaction.transactional_id), value)
 
     # --- InitProducerId -----------------------------------------------------------------------------------
@@ -195,15 +195,16 @@ class TransactionShard:
         elif init.expected is not None and not starting.may_continue(known, init.expected):
             raise KafkaError(ErrorCode.PRODUCER_FENCED, f"a newer producer uses {transactional_id}")
         elif known.state is not S.ONGOING:
-            last_epoch = self._last_epochs.get(transactional_id, NO_EPOCH)
+            last_epoch = self._last_epochs.get(transactional_id, NO_PRODUCER_EPOCH)
             start = starting.next_epoch(known, init, last_epoch, spare_producer_id, now)
         elif init.keep_prepared:
             start = starting.take_over_prepared(known, init, now)
         else:
             # The previous instance left a transaction open: fence it and abort the transaction first.
-            self._decide(ending.fence_and_abort(known, now), NO_EPOCH, effects)
+            self._decide(ending.fence_and_abort(known, now), NO_PRODUCER_EPOCH, effects)
             raise KafkaError(
-                ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction of the previous producer is being aborted; retry"
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                f"{transactional_id}: the transaction of the previous producer is being aborted; retry",
             )
         self._store(start.transaction, effects, start.last_epoch)
         return start.answer
@@ -231,14 +232,14 @@ class TransactionShard:
                 begun = known.change(
                     now, state=S.ONGOING, partitions=wanted, start_timestamp=now, client_version=client_version
                 )
-                self._store(begun, effects, self._last_epochs.get(transactional_id, NO_EPOCH))
+                self._store(begun, effects, self._last_epochs.get(transactional_id, NO_PRODUCER_EPOCH))
             elif not wanted <= known.partitions:
                 grown = known.change(
                     now,
                     partitions=known.partitions | wanted,
                     client_version=max(client_version, known.client_version),
                 )
-                self._store(grown, effects, self._last_epochs.get(transactional_id, NO_EPOCH))
+                self._store(grown, effects, self._last_epochs.get(transactional_id, NO_PRODUCER_EPOCH))
             effects.reply(request_id, dict.fromkeys(partitions, ErrorCode.NONE))
         except KafkaError as error:
             effects.reply(request_id, error)
@@ -326,7 +327,7 @@ class TransactionShard:
         unwritten.difference_update(partitions)
         if not unwritten:
             known = self.transactions[decided.transactional_id]
-            last_epoch = self._last_epochs.get(decided.transactional_id, NO_EPOCH)
+            last_epoch = self._last_epochs.get(decided.transactional_id, NO_PRODUCER_EPOCH)
             self._store(ending.complete(known, now), effects, last_epoch)
         return effects
 

@@ -5,14 +5,12 @@ from typing import NamedTuple
 from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.coordinator.transaction.transaction import (
     LAST_CLIENT_EPOCH,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
     ProducerIdAndEpoch,
     Transaction,
     TransactionState,
 )
 from ottla.errors import ErrorCode, KafkaError
-from ottla.protocol.wire_values import NO_TIMEOUT_MS
+from ottla.protocol.wire_values import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMEOUT_MS
 
 S = TransactionState
 
@@ -33,7 +31,7 @@ class Start(NamedTuple):
 
     transaction: Transaction
     answer: ProducerIdAndEpoch
-    last_epoch: int = NO_EPOCH
+    last_epoch: int = NO_PRODUCER_EPOCH
 
 
 def check(init: ProducerInit, config: TransactionConfig) -> ProducerInit:
@@ -85,7 +83,7 @@ def next_epoch(known: Transaction, init: ProducerInit, last_epoch: int, spare_pr
         "start_timestamp": -1,
         "timeout_ms": init.timeout_ms,
         "next_producer_id": NO_PRODUCER_ID,
-        "next_producer_epoch": NO_EPOCH,
+        "next_producer_epoch": NO_PRODUCER_EPOCH,
         "client_version": 0,
     }
     if epoch >= LAST_CLIENT_EPOCH and (expected is None or expected[1] == epoch):
@@ -95,12 +93,12 @@ def next_epoch(known: Transaction, init: ProducerInit, last_epoch: int, spare_pr
         last_epoch = epoch
     elif expected is None:
         changed = known.change(now, producer_epoch=epoch + 1, previous_producer_id=NO_PRODUCER_ID, **reset)
-        last_epoch = NO_EPOCH
+        last_epoch = NO_PRODUCER_EPOCH
     elif expected == (known.producer_id, epoch):
         changed = known.change(now, producer_epoch=epoch + 1, previous_producer_id=NO_PRODUCER_ID, **reset)
         last_epoch = epoch
     elif expected[1] == last_epoch:
-        # The answer to its first request got lost: it gets the same one.
+        # A retry, because the response to its first request was lost: it gets the same one.
         changed = known.change(now, **reset)
     else:
         raise KafkaError(ErrorCode.PRODUCER_FENCED, f"{known.transactional_id} is at epoch {epoch}")
@@ -113,11 +111,14 @@ def take_over_prepared(known: Transaction, init: ProducerInit, now: int) -> Star
     epoch = max(known.producer_epoch, known.next_producer_epoch) + 1
     if epoch > LAST_CLIENT_EPOCH:
         raise KafkaError(
-            ErrorCode.INVALID_TXN_STATE, "commit or abort the prepared transaction first: its epochs are used up"
+            ErrorCode.INVALID_TXN_STATE,
+            f"{known.transactional_id}: commit or abort the prepared transaction first, its epochs are used up",
         )
     changed = known.change(
         now, next_producer_id=known.producer_id, next_producer_epoch=epoch, timeout_ms=init.timeout_ms
     )
     return Start(
-        changed, ProducerIdAndEpoch(known.producer_id, epoch, known.producer_id, known.producer_epoch), NO_EPOCH
+        changed,
+        ProducerIdAndEpoch(known.producer_id, epoch, known.producer_id, known.producer_epoch),
+        NO_PRODUCER_EPOCH,
     )

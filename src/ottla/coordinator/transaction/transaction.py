@@ -11,15 +11,14 @@ markers follow, and the Complete record after the last marker.
 import enum
 from typing import NamedTuple
 
+from ottla.checks import moved
 from ottla.protocol.framing import decode_versioned, encode_record_key, encode_versioned
 from ottla.protocol.messages.transaction_records import TransactionLogKey, TransactionLogValue
-from ottla.protocol.wire_values import NO_TIMEOUT_MS, PRODUCER_EPOCH_MAX
+from ottla.protocol.wire_values import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMEOUT_MS, PRODUCER_EPOCH_MAX
 from ottla.types import TopicPartition, partitions_by_topic
 
 LAST_CLIENT_EPOCH = PRODUCER_EPOCH_MAX - 1
 """The highest epoch a producer gets; the one above is reserved for fencing it."""
-NO_EPOCH = -1
-NO_PRODUCER_ID = -1
 VALUE_VERSION = 1
 
 
@@ -45,11 +44,11 @@ class ProducerIdAndEpoch(NamedTuple):
     producer_id: int
     producer_epoch: int
     ongoing_producer_id: int = NO_PRODUCER_ID
-    ongoing_producer_epoch: int = NO_EPOCH
+    ongoing_producer_epoch: int = NO_PRODUCER_EPOCH
 
 
 S = TransactionState
-ALLOWED: dict[TransactionState, set[TransactionState]] = {
+TRANSITIONS: dict[TransactionState, set[TransactionState]] = {
     S.EMPTY: {S.EMPTY, S.ONGOING, S.DEAD, S.PREPARE_ABORT},  # PREPARE_ABORT: with epochs per transaction (KIP-890)
     S.ONGOING: {S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.PREPARE_EPOCH_FENCE},
     S.PREPARE_EPOCH_FENCE: {S.PREPARE_ABORT},
@@ -76,7 +75,7 @@ class Transaction(NamedTuple):
     last_update_timestamp: int
     previous_producer_id: int = NO_PRODUCER_ID
     next_producer_id: int = NO_PRODUCER_ID
-    next_producer_epoch: int = NO_EPOCH
+    next_producer_epoch: int = NO_PRODUCER_EPOCH
     client_version: int = 0
     """The transaction.version its client spoke: 2 and above get a new epoch with each transaction."""
 
@@ -96,7 +95,7 @@ class Transaction(NamedTuple):
     def change(self, now: int, **fields: object) -> "Transaction":
         """The transaction after a step; asserts that the table allows it."""
         changed = self._replace(last_update_timestamp=now, **fields)  # type: ignore[arg-type]
-        assert changed.state in ALLOWED[self.state], f"{self.transactional_id}: {self.state} -> {changed.state}"
+        moved(TRANSITIONS, self.transactional_id, self.state, changed.state)
         return changed
 
 

@@ -217,7 +217,7 @@ class BatchCleaner:
         for delta, key, is_tombstone in records:
             offset = header.base_offset + delta
             if offset < self.log_start_offset:
-                # Else a value could outlive its tombstone, and reappear if a crash moves the log start back.
+                # Otherwise a value could outlive its tombstone, and reappear if a crash moves the log start back.
                 continue
             if offset < self.latest.end_offset:
                 if key is None or not self.latest.is_latest(key, offset) or (is_tombstone and drop_tombstones):

@@ -1,10 +1,13 @@
 """The states of a compaction and every transition between them. Pure."""
 
 import enum
+from functools import partial
+
+from ottla.checks import moved
 
 
 class CompactionState(enum.Enum):
-    """What has become of a compaction plan."""
+    """The state of a compaction plan."""
 
     PLANNED = enum.auto()
     RUNNING = enum.auto()
@@ -15,14 +18,14 @@ class CompactionState(enum.Enum):
     DISCARDED = enum.auto()
     """It finished, but the log had changed in the meantime."""
     CANCELLED = enum.auto()
-    """It stopped early on request. Its files are removed, and so they are after a failure."""
+    """It stopped early on request. Its files are removed, as after a failure."""
     FAILED = enum.auto()
-    """Only the compaction failed; the log is as good as before."""
+    """Only the compaction failed; the log is unchanged."""
     SYNC_FAILED = enum.auto()
     """The log itself could not be synced: records that were accepted may be lost, as after a failed flush."""
 
 
-ALLOWED: dict[CompactionState, frozenset[CompactionState]] = {
+TRANSITIONS: dict[CompactionState, frozenset[CompactionState]] = {
     CompactionState.PLANNED: frozenset({CompactionState.RUNNING}),
     CompactionState.RUNNING: frozenset(
         {
@@ -40,8 +43,4 @@ ALLOWED: dict[CompactionState, frozenset[CompactionState]] = {
     CompactionState.SYNC_FAILED: frozenset(),
 }
 
-
-def move(current: CompactionState, new: CompactionState) -> CompactionState:
-    """Returns `new` if the table allows it. Anything else is a bug in the caller."""
-    assert new in ALLOWED[current], f"a compaction cannot move from {current.name} to {new.name}"
-    return new
+move = partial(moved, TRANSITIONS, "a compaction")

@@ -296,8 +296,8 @@ class CompactionPlan:
                 if kept is not None:
                     self._write(target, kept)
         if kept is None and batch is not None:
-            # Keep the last batch, at least without records: recovery takes a segment that ends before the next one
-            # starts for a truncated one.
+            # Keep the last batch, at least without records: recovery treats a segment that ends before the next one
+            # starts as truncated.
             self._write(target, rewrite(batch, keep_offsets=()))
         assert target.indexes.transactions is not None
         target.indexes.transactions += aborted[known:]

@@ -24,7 +24,7 @@ def enforce_retention(log: PartitionLog, now: int) -> int:
             log.roll()
         if count:
             first = facts[count - 1].next_offset
-            log.snapshots.secure(first, log.monotonic(), lambda offset: _producers_at(log, offset))
+            log.snapshots.ensure_synced(first, log.monotonic(), lambda offset: _producers_at(log, offset))
             # The start moves first: if a file cannot be deleted, its records are still unreachable.
             log.move_start(first)
             log.store.remove_oldest(count)

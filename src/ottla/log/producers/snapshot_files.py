@@ -45,7 +45,7 @@ class SnapshotFiles:
                     log.warning("%s: ignoring the unusable snapshot: %s", self.path(offset), error)
         return -1, producers
 
-    def secure(self, offset: int, monotonic_ms: int, state_at: Callable[[int], ProducerStateManager]) -> None:
+    def ensure_synced(self, offset: int, monotonic_ms: int, state_at: Callable[[int], ProducerStateManager]) -> None:
         """Ensures a valid, synced snapshot at `offset`, before the segments it summarises are deleted."""
         if not self.is_valid(offset, monotonic_ms):
             self.write(offset, state_at(offset))

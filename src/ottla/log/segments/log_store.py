@@ -55,12 +55,12 @@ class LogStore:
         """A failed append left bytes that could not be truncated yet."""
         self._has_failed = False
         """Accepted writes may be lost, which only opening the log again can determine."""
-        self._is_cut = False
+        self._is_truncated = False
         """Nothing was appended since the last truncation."""
-        self._secured = 0
+        self._checkpointed = 0
         """How many truncations the offsets on disk take into account. Set from any thread."""
-        self.secure: Callable[[TopicPartition], None] | None = None
-        """Writes the offsets to disk, so that recovery does not trust what is appended after a truncation."""
+        self.checkpoint_truncation: Callable[[TopicPartition], None] | None = None
+        """Writes the offsets of a truncated log to disk: recovery must not trust what is appended afterwards."""
 
     def update_config(self, config: TopicConfig) -> None:
         self._config = config
@@ -95,7 +95,7 @@ class LogStore:
 
         On KafkaError the log is unchanged.
         """
-        if self._is_torn or self._has_failed or self._is_cut:
+        if self._is_torn or self._has_failed or self._is_truncated:
             self._heal()
         if size > self._config.segment_bytes:
             raise KafkaError(
@@ -145,13 +145,13 @@ class LogStore:
             except OSError as error:
                 raise self.error("cannot truncate a torn batch", error) from error
             self._is_torn = False
-        if self._is_cut:
+        if self._is_truncated:
             try:
-                if self.secure is not None and self._secured != self.truncations:
-                    self.secure(self.topic_partition)
+                if self.checkpoint_truncation is not None and self._checkpointed != self.truncations:
+                    self.checkpoint_truncation(self.topic_partition)
             except OSError as error:
                 raise self.error("cannot write the recovery point of a truncated log", error) from error
-            self._is_cut = False
+            self._is_truncated = False
 
     @property
     def has_failed(self) -> bool:
@@ -168,18 +168,18 @@ class LogStore:
         return self._unsynced.truncations
 
     @property
-    def is_cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Whether nothing was appended since the last truncation."""
-        return self._is_cut
+        return self._is_truncated
 
-    def mark_cut(self) -> None:
+    def mark_truncated(self) -> None:
         """The log ends before an offset on disk, as if it had been truncated: that is corrected before an append."""
-        self._is_cut = True
-        self._secured = -1
+        self._is_truncated = True
+        self._checkpointed = -1
 
-    def mark_secured(self, truncations: int) -> None:
-        """The offsets on disk take so many truncations into account. Any thread."""
-        self._secured = truncations
+    def mark_checkpointed(self, truncations: int) -> None:
+        """The offsets on disk take this many truncations into account. Any thread."""
+        self._checkpointed = truncations
 
     def is_due(self, now: int) -> bool:
         """Whether the active segment is older than segment.ms. `now` dates a segment from before a restart."""
@@ -252,10 +252,10 @@ class LogStore:
 
     def truncate(self, offset: int) -> int:
         """Removes every batch that contains `offset` or later ones. Returns the new log end offset."""
-        self.segments.cut_after(offset)
+        self.segments.truncate_after(offset)
         active = self.segments.active
-        self._unsynced.cut(self.segments)
-        self._is_cut = True
+        self._unsynced.truncated(self.segments)
+        self._is_truncated = True
         self._rolling.restart()
         position = active.find_position(offset)
         end = offset
@@ -271,8 +271,8 @@ class LogStore:
 
     def start_over(self, start_offset: int) -> None:
         """Replaces everything by one empty segment. After an OSError the log is unusable until it is opened again."""
-        self._unsynced.cut([])
-        self._is_cut = True
+        self._unsynced.truncated([])
+        self._is_truncated = True
         self._unsynced.new_names = True
         self._rolling.restart()
         try:
@@ -300,7 +300,7 @@ class LogStore:
             self.disk.sync_directory(self.directory)
             self.segments.replace(old, cleaned)
             self._unsynced.retain(self.segments)
-            self.segments.doom(old, self._monotonic() + self._config.file_delete_delay_ms)
+            self.segments.schedule_deletion(old, self._monotonic() + self._config.file_delete_delay_ms)
             cleaned.change_suffix("")
         except OSError:
             self.fail()

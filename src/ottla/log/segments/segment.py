@@ -91,7 +91,7 @@ class Segment:
         """Whether the finished segment's index files are not flushed yet."""
         self.indexes = SegmentIndexes(base_offset, index_interval_bytes, self.file, self.path)
         self.generation = 0
-        """Changes when bytes that a FileRecords refers to may be gone: truncated, closed for good, or deleted."""
+        """Changes when bytes that a FileRecords refers to may be gone: truncated, closed permanently, or deleted."""
         self._hints: dict[int, int] = {}
 
     @classmethod
@@ -416,7 +416,8 @@ class Segment:
     def mark_deleted(self) -> None:
         """Renames the existing files for deletion, the .log file first.
 
-        Else a crash could leave it without its aborted transactions. Can be repeated after an OSError.
+        Otherwise a crash could leave it without its aborted transactions. Idempotent: it can be retried after an
+        OSError.
         """
         self.file.path = self._rename(".log", ".deleted")
         for kind in SUFFIXES[:-1]:

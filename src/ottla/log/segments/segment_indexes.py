@@ -193,7 +193,7 @@ class SegmentIndexes:
             self._append_to(path, encode_entries(entries[max(0, self._saved_transactions) :]), self._saved_transactions)
             self._saved_transactions = len(entries)
             self._wrote_transactions = True
-        # An empty file is synced too: else the entries of truncated markers come back after a power loss.
+        # An empty file is synced too: otherwise the entries of truncated markers come back after a power failure.
         return path if self._wrote_transactions else None
 
     def _append_to(self, path: str, data: bytes, saved: int) -> None:

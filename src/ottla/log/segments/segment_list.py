@@ -96,10 +96,10 @@ class Segments:
     def remove_oldest(self, count: int, delete_at_monotonic_ms: int) -> None:
         """Removes the oldest `count` segments one by one; their files are deleted at `delete_at_monotonic_ms`."""
         for segment in self._segments[:count]:
-            self.doom([segment], delete_at_monotonic_ms)
+            self.schedule_deletion([segment], delete_at_monotonic_ms)
             self._set(self._segments[1:])
 
-    def cut_after(self, offset: int) -> None:
+    def truncate_after(self, offset: int) -> None:
         """Removes and deletes the segments that start at or after `offset`, except the first one."""
         keep = max(1, bisect_left(self._bases, offset))
         gone = self._segments[keep:]
@@ -110,7 +110,7 @@ class Segments:
     def replace_all(self, create: Callable[[], Segment]) -> None:
         """Replaces all segments by the one that `create` returns, which may have the name of an old one."""
         gone = self._segments
-        self.doom(reversed(gone), 0)
+        self.schedule_deletion(reversed(gone), 0)
         self._set([create()])
         self.purge()
 
@@ -119,7 +119,7 @@ class Segments:
         first = self._segments.index(old[0])
         self._set([*self._segments[:first], new, *self._segments[first + len(old) :]])
 
-    def doom(self, segments: Iterable[Segment], delete_at_monotonic_ms: int) -> None:
+    def schedule_deletion(self, segments: Iterable[Segment], delete_at_monotonic_ms: int) -> None:
         """Renames the files of removed segments, for deletion at `delete_at_monotonic_ms`."""
         for segment in segments:
             segment.file.close()
@@ -127,7 +127,7 @@ class Segments:
             self._doomed.append((delete_at_monotonic_ms, segment))
 
     def close(self) -> None:
-        """Closes the files for good, those of removed segments too."""
+        """Closes the files permanently, those of removed segments too."""
         for segment in self._segments:
             segment.close()
         for _, segment in self._doomed:

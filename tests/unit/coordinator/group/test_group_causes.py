@@ -229,7 +229,7 @@ def test_cause_of_a_group_over_its_maximum_size() -> None:
     group.join(ids["bob"])
     group.join(ids["ann"])
     note = rebalance(group, ids, {"bob": [0, 1, 2]})
-    assert [cause.what for cause in note.causes] == ["group is over its maximum size", "found no room"]
+    assert [cause.what for cause in note.causes] == ["group is over its maximum size", "was rejected for lack of room"]
 
 
 def test_reasons_and_causes_are_bounded() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ottla.coordinator.group.classic_group import ALLOWED, GroupState
+from ottla.coordinator.group.classic_group import TRANSITIONS, GroupState
 from ottla.errors import ErrorCode
 from tests.support.worlds.group_world import GroupWorld, subscription
 
@@ -475,7 +475,7 @@ def test_a_repeated_parked_join_keeps_its_slot_in_a_full_group() -> None:
 
 def test_the_state_transitions_are_kafkas() -> None:
     """The table of states is Kafka's."""
-    predecessors = {state: {s for s, to in ALLOWED.items() if state in to} for state in GroupState}
+    predecessors = {state: {s for s, to in TRANSITIONS.items() if state in to} for state in GroupState}
     alive = set(GroupState) - {GroupState.DEAD}
     assert predecessors == {
         GroupState.PREPARING_REBALANCE: {GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE},

@@ -5,7 +5,7 @@ Spec: E4.
 
 import pytest
 
-from ottla.coordinator.transaction.transaction import ALLOWED, ProducerIdAndEpoch, TransactionState
+from ottla.coordinator.transaction.transaction import TRANSITIONS, ProducerIdAndEpoch, TransactionState
 from ottla.errors import ErrorCode
 from tests.support.worlds.transaction_world import NEW, OLD, TransactionWorld, places
 
@@ -52,7 +52,7 @@ def test_the_table_allows_the_protocols_transitions() -> None:
         S.PREPARE_EPOCH_FENCE: {S.ONGOING},
     }
     for state, allowed in predecessors.items():
-        assert {before for before, after in ALLOWED.items() if state in after} == allowed, state
+        assert {before for before, after in TRANSITIONS.items() if state in after} == allowed, state
 
 
 def test_a_transition_outside_the_table_is_refused() -> None:
