@@ -98,7 +98,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 # The module of each public name. It is imported on first use, so that `import ottla` stays fast.
-_HOMES = {
+_MODULE_OF = {
     "AccessControlEntry": "ottla.security.acls",
     "AclBinding": "ottla.security.acls",
     "AclBindingFilter": "ottla.security.acls",
@@ -111,6 +111,7 @@ _HOMES = {
     "AsyncSerializingProducer": "ottla.client.producer.serializing",
     "AsyncSnapshotStore": "ottla.client.stores.snapshot_store",
     "AsyncStoredOffsets": "ottla.client.stores.stored_offsets",
+    "AuthenticationError": "ottla.errors",
     "Broker": "ottla.broker.embedded.broker",
     "CommittedOffset": "ottla.client.core.model",
     "ConfigError": "ottla.errors",
@@ -123,7 +124,6 @@ _HOMES = {
     "ErrorCode": "ottla.errors",
     "FileOffsetStore": "ottla.client.stores.offset_store",
     "GroupMirror": "ottla.client.stores.group_mirror",
-    "AuthenticationError": "ottla.errors",
     "KafkaError": "ottla.errors",
     "NewTopic": "ottla.client.core.model",
     "NoOffsetForPartitionError": "ottla.client.consumer.positions",
@@ -161,15 +161,15 @@ initialized module."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
     with _importing:
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_MODULE_OF})

@@ -1,10 +1,15 @@
-"""Checks of numbers and topic names, for arguments and for text. Pure."""
+"""Checks of numbers, addresses and topic names, for arguments and for text, and of transitions between states. Pure."""
 
+import enum
 import re
+from collections.abc import Collection, Mapping
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 from ottla.errors import ArgumentError
+from ottla.types import Endpoint
+
+State = TypeVar("State", bound=enum.Enum)
 
 _DIGITS_MAX = 1000
 """Python refuses to read numbers of some thousand digits, which a peer or a user can send."""
@@ -63,6 +68,39 @@ def port_from_text(text: str) -> int | None:
     return port if port is not None and port < 65_536 else None
 
 
+def endpoint_from_text(text: str, *, default_port: int | None = None, needs_brackets: bool = False) -> Endpoint | None:
+    """HOST:PORT, or None. The host may be empty, and the port 0.
+
+    As in Kafka, an IPv6 address may lack its brackets, unless `needs_brackets`.
+
+    >>> endpoint_from_text("broker.example:9092"), endpoint_from_text("[::1]", default_port=2379)
+    (Endpoint(host='broker.example', port=9092), Endpoint(host='::1', port=2379))
+    >>> endpoint_from_text("::1:9092"), endpoint_from_text("::1:9092", needs_brackets=True)
+    (Endpoint(host='::1', port=9092), None)
+    """
+    host, colon, number = text.rpartition(":")
+    port = port_from_text(number)
+    if default_port is not None and (not colon or text.endswith("]")):
+        host, port = text, default_port
+    elif not colon:
+        return None
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif "[" in host or "]" in host or (":" in host and (needs_brackets or not _is_ipv6(host))):
+        return None
+    return None if port is None else Endpoint(host, port)
+
+
+def _is_ipv6(host: str) -> bool:
+    import ipaddress  # on first use: hardly any address gets here
+
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def topic_name_problem(name: str) -> str | None:
     """Why a name is not a valid topic name; None if it is one.
 
@@ -78,3 +116,9 @@ def topic_name_problem(name: str) -> str | None:
     if not _TOPIC_NAME_CHARACTERS.issuperset(name):
         return f"{name!r} has characters other than ASCII letters, digits, '.', '_' and '-'"
     return None
+
+
+def moved(transitions: Mapping[State, Collection[State]], what: str, current: State, new: State) -> State:
+    """Returns the state `new` if the table allows it after `current`. Anything else is a bug in the caller."""
+    assert new in transitions[current], f"{what} cannot move from {current.name} to {new.name}"
+    return new

@@ -1,4 +1,4 @@
-"""The environment of a Python process that is started from this one."""
+"""Processes that are started from this one: their environment and their memory."""
 
 import os
 from pathlib import Path
@@ -14,3 +14,12 @@ def child_environment() -> dict[str, str]:
     if Path(root).name not in ("site-packages", "dist-packages") and root not in paths:
         environment["PYTHONPATH"] = os.pathsep.join([root, *paths])
     return environment
+
+
+def memory_of(pid: int) -> int | None:
+    """Resident memory of a process in bytes; None if it is gone, or without /proc."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None

@@ -73,6 +73,20 @@ def monotonic_ms() -> MonotonicMs:
     return time.monotonic_ns() // 1_000_000  # type: ignore[return-value]
 
 
+def utc_text(wall_ms: int) -> str:
+    """A wall time for people; the number itself if it is too large for a date.
+
+    >>> utc_text(1_700_000_000_000), utc_text(1 << 62)
+    ('2023-11-14 22:13:20 UTC', '4611686018427387904 ms')
+    """
+    from datetime import UTC, datetime
+
+    try:
+        return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_ms} ms"
+
+
 def uptime_ms() -> int:
     """Milliseconds since the machine started, including the time it was suspended, where the system reports it."""
     clock_id = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -249,7 +249,7 @@ def _integer(bits: int) -> Callable[[str], int]:
 
 def _double(text: str) -> float:
     value = float(text)
-    if "_" in text or not math.isfinite(value):
+    if "_" in text or not text.isascii() or not math.isfinite(value):
         raise ValueError(text)
     return value
 

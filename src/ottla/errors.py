@@ -282,6 +282,24 @@ def with_hint(message: str, hint: str) -> str:
     return f"{message} {hint}" if message.endswith((".", "?", "!", ":")) else f"{message}. {hint}"
 
 
+def error_text(error: BaseException) -> str:
+    """What an error says; the name of its type if it says nothing.
+
+    >>> error_text(OSError("disk full")), error_text(TimeoutError())
+    ('disk full', 'TimeoutError')
+    """
+    return str(error) or type(error).__name__
+
+
+def error_text_with_type(error: BaseException) -> str:
+    """For errors of code that is not ours, which often say little without their type.
+
+    >>> error_text_with_type(KeyError("price"))
+    "KeyError: 'price'"
+    """
+    return f"{type(error).__name__}: {error}"
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that is most similar to a misspelled one, or an empty string.
 

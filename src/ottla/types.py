@@ -2,8 +2,10 @@
 
 import base64
 import binascii
-from collections.abc import Iterable
-from typing import NamedTuple
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 ZERO_UUID = bytes(16)
 """The all-zero id, which means "none" in the protocol."""
@@ -51,6 +53,37 @@ def partitions_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[
     return found
 
 
+def offsets_by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Offsets as JSON has them, and as Spark's own Kafka source writes them: by topic and partition, sorted.
+
+    >>> offsets_by_topic({TopicPartition("orders", 1): 98, TopicPartition("orders", 0): 120})
+    {'orders': {'0': 120, '1': 98}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def offsets_from_topics(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """The inverse of offsets_by_topic(). Raises ValueError for an offset that is not a whole number.
+
+    The same for a partition. Values of other shapes raise AttributeError or TypeError.
+
+    >>> offsets_from_topics({"orders": {"0": 120}})
+    {TopicPartition(topic='orders', partition=0): 120}
+    """
+    found = {}
+    for topic, offsets in topics.items():
+        for partition, offset in offsets.items():
+            if type(offset) is not int:
+                raise ValueError(f"offset {offset!r} of {topic}-{partition} is not a whole number")
+            if not re.fullmatch("[0-9]+", partition):
+                raise ValueError(f"{partition!r} of {topic} is not a partition")
+            found[TopicPartition(topic, int(partition))] = offset
+    return found
+
+
 class Endpoint(NamedTuple):
     """The address of a broker, as advertised to clients."""
 
@@ -91,6 +124,15 @@ def uuid4_from(random: bytes) -> bytes:
     value[6] = value[6] & 0x0F | 0x40
     value[8] = value[8] & 0x3F | 0x80
     return bytes(value)
+
+
+def compact_json(value: Any) -> bytes:
+    """JSON without spaces, in ASCII, as stored records have it.
+
+    >>> compact_json({"version": 1, "name": "é"})
+    b'{"version":1,"name":"\\\\u00e9"}'
+    """
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def java_hash(text: str) -> int:

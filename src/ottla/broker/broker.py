@@ -41,7 +41,7 @@ from ottla.log.log_directory import LogDirectory, files_for_connections
 from ottla.metadata.etcd.location import is_etcd
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import NO_IMAGE, BrokerRegistration, ClusterImage
-from ottla.metadata.opening import DATABASE_FILE, METADATA_DIRECTORY, access_of, open_store
+from ottla.metadata.opening import DATABASE_FILE, METADATA_DIRECTORY, access_of, open_store, prepare_metadata_file
 from ottla.metadata.sqlite.file_systems import check_local
 from ottla.metadata.store import MetadataStore
 from ottla.net.server.server import Connection, Disconnect, Limits, Server
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ottla.broker.monitoring.metrics import Metrics
     from ottla.broker.monitoring.watchdog import Watchdog
     from ottla.broker.throttling import QuotaKeeper
+    from ottla.security.authorizer import Authorizer
 
 
 log = logging.getLogger("ottla.broker")
@@ -138,24 +139,52 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        config, clock = self.config, self._clock
+        config = self.config
         listeners = parse_listeners(config)
         check_advertised(config)
         settings = Settings(config)
         authorizer = make_authorizer(config)
         self.listener_security = self._secure(settings)
         self._directory = directory = self._open_directory(config.log_dirs[0])
-        if self._disk.is_open_to_others(directory.path):
-            log.warning(
-                "data directory %s: other users of this machine can read it; make it private with: chmod -R go= %s",
-                directory.path,
-                shlex.quote(directory.path),
-            )
         if config.metrics_listen is not None:
             await self._start_http(config.metrics_listen)
         # The ports are bound before anything is read from disk, and served when everything is ready.
         self.server = server = Server(_not_ready, _limits(config))
         await self._listen(server, listeners)
+        metadata = await self._join_cluster(directory, settings)
+        peers = self._connect_peers(metadata)
+        replicas = await self._load_replicas(directory, settings, metadata, peers)
+        coordinators = await self._open_partitions(metadata, replicas, peers)
+        self.services = Services(
+            broker_id=config.node_id,
+            config=config,
+            settings=settings,
+            metadata=metadata,
+            replicas=replicas,
+            sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
+            clock=self._clock,
+            monotonic=self._monotonic,
+            peers=peers,
+            coordinators=coordinators,
+        )
+        self.services.verify_transaction = _verify_by(self.services)
+        if authorizer is not None:
+            self._authorize(authorizer, metadata)
+        metadata.subscribe(self._apply_settings)
+        self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
+        metadata.subscribe(self._apply_quotas)
+        if self.http is not None:
+            self._start_metrics(self.http, server)
+        server.handle = self.dispatcher
+        if self.listener_security is not None:
+            self.listener_security.start()
+        await server.start_serving()
+        self.health.services, self.health.phase = self.services, SERVING
+        log.info("broker %d listens on %s", config.node_id, self.address)
+
+    async def _join_cluster(self, directory: LogDirectory, settings: Settings) -> MetadataFollower:
+        """Opens the metadata store and registers this broker."""
+        config, clock = self.config, self._clock
         identity = read_identity(self._disk, directory.path, config.node_id)
         store = self._store
         if store is None:
@@ -177,19 +206,29 @@ class Broker:
         write_identity(self._disk, directory.path, identity, metadata.image.cluster_id, config.node_id)
         if self._scram_users is not None:
             self._scram_users.secret = await metadata.changes.scram_secret()
+        return metadata
+
+    def _connect_peers(self, metadata: MetadataFollower) -> BrokerPeers:
+        """The connections to other brokers; each is opened on first use."""
         self._peers = peers = BrokerPeers(
-            config.node_id,
-            inter_broker_listener(config),
+            self.config.node_id,
+            inter_broker_listener(self.config),
             security=None if self.listener_security is None else self.listener_security.peer_security,
             rng=self._random,
         )
         metadata.subscribe(peers.apply)
+        return peers
+
+    async def _load_replicas(
+        self, directory: LogDirectory, settings: Settings, metadata: MetadataFollower, peers: BrokerPeers
+    ) -> ReplicaManager:
+        """Loads the logs and reports to the controller how long they are."""
         replicas = ReplicaManager(
-            config.node_id,
+            self.config.node_id,
             directory,
             topic_config=lambda topic: settings.topic_config(metadata.image, topic.name),
-            config=config,
-            clock=clock,
+            config=self.config,
+            clock=self._clock,
             boot=self._boot,
             peers=peers,
             alter_partition=metadata.alter_partition,
@@ -202,48 +241,31 @@ class Broker:
         await metadata.report_logs(lambda: _log_ends(directory))
         replicas.start()
         self._replicas = replicas
+        return replicas
+
+    async def _open_partitions(
+        self, metadata: MetadataFollower, replicas: ReplicaManager, peers: BrokerPeers
+    ) -> Coordinators:
+        """Returns when replicas and coordinators have what the metadata says."""
         self._coordinators = coordinators = Coordinators(
-            config, metadata=metadata, replicas=replicas, clock=clock, peers=peers
+            self.config, metadata=metadata, replicas=replicas, clock=self._clock, peers=peers
         )
         replicas.when_applied(coordinators.apply)
         metadata.subscribe(replicas.apply)
         self.health.phase = "opening its partitions"
         await metadata.applied()
-        self.services = Services(
-            broker_id=config.node_id,
-            config=config,
-            settings=settings,
-            metadata=metadata,
-            replicas=replicas,
-            sessions=FetchSessions(config.max_incremental_fetch_session_cache_slots),
-            clock=clock,
-            monotonic=self._monotonic,
-            peers=peers,
-            coordinators=coordinators,
-        )
-        self.services.verify_transaction = _verify_by(self.services)
-        if authorizer is not None:
-            from ottla.broker.denials import Denials
+        return coordinators
 
-            authorizer.on_denied = Denials().report
-            self.services.authorizer = authorizer
-            everyone = authorizer.allow_everyone_if_no_acl_found
-            if not (everyone or authorizer.super_users or metadata.image.acls):
-                log.warning(
-                    "authorizer: there are neither super users nor ACLs, so nobody can add any; set super.users"
-                )
-            metadata.subscribe(self._apply_acls)
-        metadata.subscribe(self._apply_settings)
-        self.dispatcher = Dispatcher(self.services, measure_latency=config.metrics_listen is not None)
-        metadata.subscribe(self._apply_quotas)
-        if self.http is not None:
-            self._start_metrics(self.http, server)
-        server.handle = self.dispatcher
-        if self.listener_security is not None:
-            self.listener_security.start()
-        await server.start_serving()
-        self.health.services, self.health.phase = self.services, SERVING
-        log.info("broker %d listens on %s", config.node_id, self.address)
+    def _authorize(self, authorizer: "Authorizer", metadata: MetadataFollower) -> None:
+        """Checks every request from now on against the ACLs."""
+        from ottla.broker.denials import Denials
+
+        authorizer.on_denied = Denials().report
+        self.services.authorizer = authorizer
+        everyone = authorizer.allow_everyone_if_no_acl_found
+        if not (everyone or authorizer.super_users or metadata.image.acls):
+            log.warning("authorizer: there are neither super users nor ACLs, so nobody can add any; set super.users")
+        metadata.subscribe(self._apply_acls)
 
     def _apply_settings(self, image: ClusterImage) -> None:
         """Puts settings that were changed at run time into effect. Topics follow the image themselves."""
@@ -305,20 +327,11 @@ class Broker:
         path = self.config.metadata or os.path.join(data, METADATA_DIRECTORY, DATABASE_FILE)
         if self.config.metadata:
             check_local(path)
-        if os.path.isdir(path):
-            path = os.path.join(path, DATABASE_FILE)
-        try:
-            self._disk.make_directories(os.path.dirname(path) or ".")
-        except OSError as error:
-            raise OttlaError(
-                f"cannot use {path} as metadata file: {error.strerror or error}",
-                "Choose a file in a directory you can write to with --metadata PATH.",
-            ) from None
-        return path
+        return prepare_metadata_file(path, self._disk.make_directories)
 
     def _open_directory(self, path: str) -> LogDirectory:
         try:
-            return LogDirectory.open(
+            directory = LogDirectory.open(
                 path, disk=self._disk, clock=self._clock, monotonic=self._monotonic, boot_id=self._boot.boot_id
             )
         except OSError as error:
@@ -326,6 +339,13 @@ class Broker:
                 f"cannot use {path} as data directory: {error.strerror or error}",
                 "Choose a directory you can write to with --data DIR.",
             ) from None
+        if self._disk.is_open_to_others(directory.path):
+            log.warning(
+                "data directory %s: other users of this machine can read it; make it private with: chmod -R go= %s",
+                directory.path,
+                shlex.quote(directory.path),
+            )
+        return directory
 
     async def _listen(self, server: Server, listeners: list[Listener]) -> None:
         for name, host, port in listeners:
@@ -426,7 +446,7 @@ class Broker:
                 await stop()
             except Exception:
                 # The other parts must still be stopped: they have data to write.
-                log.exception("a part of the broker did not stop cleanly")
+                log.exception("broker %d: a part did not stop cleanly", self.config.node_id)
         self.server = self._metadata = self._peers = self._replicas = self._directory = None
         self.metrics = self._watchdog = self.http = None
 
@@ -507,7 +527,7 @@ def _host_name() -> str:
         socket.getaddrinfo(name, None)
     except OSError:
         log.warning(
-            "the host name %s cannot be resolved; advertising localhost (set advertised.listeners to change it)", name
+            "host name %s: cannot be resolved; advertising localhost (set advertised.listeners to change it)", name
         )
         return "localhost"
     return name

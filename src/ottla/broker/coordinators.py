@@ -8,6 +8,7 @@ from ottla.broker.settings.config import BrokerConfig, Settings
 from ottla.clock import Clock
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
+from ottla.metadata.records import NO_LEADER
 from ottla.replication.replica_manager import ReplicaManager
 from ottla.types import OFFSETS_TOPIC, REBALANCES_TOPIC, TRANSACTIONS_TOPIC, TopicPartition, partition_for, uuid4_from
 
@@ -99,7 +100,7 @@ class Coordinators:
         if topic is None:
             return None
         coordinator = topic.partitions[partition_for(transactional_id, len(topic.partitions))].leader
-        if coordinator in (-1, self.replicas.broker_id):
+        if coordinator in (NO_LEADER, self.replicas.broker_id):
             return None
         from ottla.coordinator.broker_requests import Addition, AddPartitionsRequests
 

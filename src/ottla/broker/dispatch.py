@@ -228,7 +228,7 @@ class Dispatcher:
         if isinstance(error, KafkaError):
             code, detail = error.code, error.detail
         else:
-            # The tracebacks of a bug that a client has found must not fill the disk.
+            # The tracebacks of a bug that a client triggers again and again must not fill the disk.
             if self._failures.allows(monotonic()):
                 log.error(
                     "%s v%d from %s (client id %r) failed%s",

@@ -1,7 +1,6 @@
 """OWNER of the rebalance history: logs each completed rebalance, and writes it to a bounded topic."""
 
 import asyncio
-import json
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -12,10 +11,11 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.log.partition_log import Origin
 from ottla.metadata.changes.cluster_changes import ClusterChanges
 from ottla.metadata.changes.topic_changes import NewTopic
+from ottla.metadata.records import NO_LEADER
 from ottla.net.backoff import Backoff
 from ottla.protocol.records.record_batch import build_batch
 from ottla.replication.replica_manager import ReplicaManager
-from ottla.types import REBALANCES_TOPIC, TopicPartition
+from ottla.types import REBALANCES_TOPIC, TopicPartition, compact_json
 
 if TYPE_CHECKING:
     from ottla.replication.broker_peers import BrokerPeers
@@ -83,7 +83,7 @@ class GroupHistory:
             while self._waiting and self._leader() == self._replicas.broker_id:
                 self._append(build_batch(self._take()))
         except (KafkaError, OSError) as error:
-            log.warning("cannot write the last entries of the rebalance history: %s", error)
+            log.warning("rebalance history: cannot write the last entries: %s", error)
 
     def _keep(self, row: Row) -> None:
         self._waiting.append(row)
@@ -123,11 +123,11 @@ class GroupHistory:
             except KafkaError as error:
                 if error.code not in _RETRIED or failures == RETRIES:
                     raise
-                log.debug("the rebalance history cannot be written yet: %s", error)
+                log.debug("rebalance history: cannot be written yet, will be retried: %s", error)
             await asyncio.sleep(RETRY.delay_ms(failures, 0.0) / 1000)
 
     def _leader(self) -> int | None:
-        """The broker that leads the topic's partition, -1 if none does; None if the topic does not exist."""
+        """The broker that leads the topic's partition, NO_LEADER if none does; None if the topic does not exist."""
         image = self._replicas.image
         found = None if image is None else image.find_partition(_PARTITION)
         return None if found is None else found.leader
@@ -139,7 +139,7 @@ class GroupHistory:
         from ottla.protocol.api import ApiKey
         from ottla.protocol.messages.produce import ProduceRequest
 
-        if self._peers is None or leader < 0:
+        if self._peers is None or leader == NO_LEADER:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{_PARTITION} has no leader")
         request = ProduceRequest(
             acks=1,
@@ -171,7 +171,7 @@ class GroupHistory:
             self._waiting_bytes = 0
             trace = None if isinstance(error, KafkaError | OSError) else error
             if not self._has_failed:
-                log.warning("cannot write the rebalance history: %s", error, exc_info=trace)
+                log.warning("rebalance history: cannot be written: %s", error, exc_info=trace)
         elif self._waiting:
             self._start()
         self._has_failed = error is not None
@@ -198,9 +198,9 @@ def to_record(event: Rebalanced) -> bytes:
     """The record's value. If the assignments are too long, only the number of partitions of each member."""
     if _size(event.before) + _size(event.after) > NOTE_PARTITIONS:
         event = _shortened(event)
-    value = json.dumps(to_json(event), separators=(",", ":")).encode()
+    value = compact_json(to_json(event))
     if len(value) > NOTE_BYTES:
-        value = json.dumps(to_json(_shortened(event)), separators=(",", ":")).encode()
+        value = compact_json(to_json(_shortened(event)))
     return value
 
 

@@ -8,6 +8,7 @@ import logging
 from typing import NamedTuple
 
 from ottla.broker.one_host import broker_directory
+from ottla.checks import number_from_text
 from ottla.config import read_properties
 from ottla.errors import OttlaError
 from ottla.log.disk import Disk
@@ -40,7 +41,10 @@ def read_identity(disk: Disk, path: str, node_id: int) -> Identity:
     try:
         found = read_properties(disk.read_file(f"{path}/{FILE}").decode())
         number = found.get("node.id") or found.get("broker.id")
-        identity = Identity(found.get("cluster.id"), int(number) if number else None)
+        node = number_from_text(number) if number else None
+        if number and node is None:
+            raise ValueError(f"the node id {number!r} is not a whole number")
+        identity = Identity(found.get("cluster.id"), node)
     except (UnicodeDecodeError, ValueError, OttlaError) as error:
         raise OttlaError(
             f"cannot read {path}/{FILE}: {error}", "Restore it, or delete it if the directory is the right one."

@@ -11,7 +11,7 @@ from ottla.errors import ConfigError
 from ottla.metadata.opening import DATABASE_FILE, METADATA_DIRECTORY
 
 REPLICAS = 3
-_PORT = re.compile(r":(\d+)(?=\s*(?:,|$))")
+_PORT = re.compile(r":([0-9]{1,9})(?=\s*(?:,|$))")
 _PORT_MAX = 65_535
 _ADDRESSES = ("listeners", "advertised.listeners", "ottla.metrics.listen")
 """Settings with ports: each broker gets its own."""
@@ -35,7 +35,8 @@ def metadata_location(values: Mapping[str, str], *, is_cluster: bool) -> str:
 def settings_of_brokers(values: Mapping[str, str], count: int) -> list[dict[str, str]]:
     """The settings of each of `count` brokers. `values` are those that the user set, for all of them.
 
-    Ports are counted up; 0 stays 0. Unless set otherwise, replication is as safe as the number of brokers allows.
+    Each broker gets the next port; 0 stays 0. Unless set otherwise, replication is as safe as the number of brokers
+    allows.
     """
     data = (values.get("log.dirs") or values.get("log.dir") or ".").rstrip("/") or "/"
     shared = {**default_replication(count), "ottla.metadata": metadata_file(data), **values}
@@ -45,7 +46,7 @@ def settings_of_brokers(values: Mapping[str, str], count: int) -> list[dict[str,
         settings = {**shared, "node.id": str(node_id), "log.dirs": broker_directory(data, node_id)}
         for name in _ADDRESSES:
             if name in settings:
-                settings[name] = _count_up(settings[name], node_id)
+                settings[name] = _increase_ports(settings[name], node_id)
         brokers.append(settings)
     _check_ports(brokers)
     return brokers
@@ -68,7 +69,7 @@ def default_replication(brokers: int) -> dict[str, str]:
     return settings
 
 
-def _count_up(addresses: str, by: int) -> str:
+def _increase_ports(addresses: str, by: int) -> str:
     def next_port(match: re.Match[str]) -> str:
         port = int(match[1])
         return f":{port + by if port else 0}"
@@ -77,7 +78,7 @@ def _count_up(addresses: str, by: int) -> str:
 
 
 def _check_ports(brokers: list[dict[str, str]]) -> None:
-    """Raises if a counted-up port is invalid, or collides with that of another listener or broker."""
+    """Raises if the port of a broker is invalid, or collides with that of another listener or broker."""
     users: dict[int, str] = {}
     for settings in brokers:
         for name in ("listeners", "ottla.metrics.listen"):
@@ -90,6 +91,6 @@ def _check_ports(brokers: list[dict[str, str]]) -> None:
                 if port and port in users:
                     raise ConfigError(
                         f"{users[port]} and {user} have the same port {port}",
-                        f"Ports are counted up: leave {len(brokers)} ports for each address.",
+                        f"Each broker uses the next port: leave {len(brokers)} consecutive ports for each address.",
                     )
                 users[port] = user

@@ -64,7 +64,7 @@ PERMISSIONS: dict[ApiKey, tuple[Permission, ...]] = {
     ApiKey.DELETE_TOPICS: (
         Permission(Operation.DELETE, _TOPIC),
         Permission(Operation.DELETE, _CLUSTER, "instead, for all topics"),
-        Permission(Operation.DESCRIBE, _TOPIC, "to be told that a topic does not exist, or the name behind an id"),
+        Permission(Operation.DESCRIBE, _TOPIC, "to learn that a topic does not exist, or the name behind an id"),
     ),
     ApiKey.CREATE_PARTITIONS: (Permission(Operation.ALTER, _TOPIC),),
     # Groups

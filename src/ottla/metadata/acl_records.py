@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from urllib.parse import quote, unquote
 
-from ottla.metadata.records import RecordError, read_json, write_json
+from ottla.metadata.records import RecordError, read_json
 from ottla.security.acls import AccessControlEntry, ResourcePattern
 from ottla.security.resources import Operation, PatternType, PermissionType, ResourceType
+from ottla.types import compact_json
 
 LITERAL_ACLS = "/kafka-acl"
 PREFIXED_ACLS = "/kafka-acl-extended/prefixed"
@@ -55,7 +56,7 @@ def write_acls(entries: Sequence[AccessControlEntry]) -> bytes:
         }
         for entry in entries
     ]
-    return write_json({"version": 1, "acls": acls})
+    return compact_json({"version": 1, "acls": acls})
 
 
 def read_acls(key: str, value: bytes) -> tuple[AccessControlEntry, ...]:

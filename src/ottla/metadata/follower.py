@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from typing import TYPE_CHECKING, Any
 
 from ottla.clock import Clock, system_clock
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ErrorCode, KafkaError, OttlaError, error_text
 from ottla.metadata import records
 from ottla.metadata.changes.cluster_changes import (
     MAX_ATTEMPTS,
@@ -20,7 +20,7 @@ from ottla.metadata.changes.cluster_changes import (
     R,
     cannot_commit,
     new_topic_id,
-    not_now,
+    retry_later,
 )
 from ottla.metadata.changes.registration import Joining, is_report_due, mark_leaving, register, report_logs
 from ottla.metadata.config import ControllerConfig
@@ -289,7 +289,10 @@ class MetadataFollower:
             # joins again: otherwise one bad entry would stop all brokers when their sessions expire.
             self._apply([*gone, *found], is_strict=self._state is FollowerState.NEW)
         except records.RecordError as error:
-            raise OttlaError(f"cannot read the stored metadata: {error}") from error
+            raise OttlaError(
+                f"cannot read the stored metadata: {error}",
+                "Use the Ottla version that wrote it, or restore the metadata from a backup.",
+            ) from error
 
     async def _register(self) -> None:
         joining = self._joining
@@ -297,8 +300,8 @@ class MetadataFollower:
         new_cluster_id = uuid_to_text(new_topic_id())
         loop_time = asyncio.get_running_loop().time
         # After a crash, this broker's own earlier registration may still exist.
-        patience_ms = self._store.session_timeout_ms + EXPIRY_SLACK_MS if self._store.dead_sessions_linger else 0
-        waited_until = loop_time() + patience_ms / 1000
+        wait_ms = self._store.session_timeout_ms + EXPIRY_SLACK_MS if self._store.dead_sessions_linger else 0
+        wait_until = loop_time() + wait_ms / 1000
         is_waiting = False
         while True:
             try:
@@ -315,15 +318,15 @@ class MetadataFollower:
                 is_duplicate = error.code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
                 if is_duplicate and await self._is_registered():
                     return
-                if not is_duplicate or loop_time() >= waited_until:
+                if not is_duplicate or loop_time() >= wait_until:
                     raise OttlaError(error.detail, _JOIN_HINTS[error.code]) from None
             if not is_waiting:
                 is_waiting = True
                 log.info(
-                    "node.id %d is registered; waiting up to %d s for the registration to expire, in case it is that "
-                    "of a crashed process",
+                    "broker %d: node.id is already registered; waiting up to %d s for the registration to expire, in "
+                    "case it is that of a crashed process",
                     self.broker_id,
-                    patience_ms // 1000,
+                    wait_ms // 1000,
                 )
             await asyncio.sleep(DUPLICATE_POLL_SECONDS)
             await self._store.sync()
@@ -367,7 +370,7 @@ class MetadataFollower:
         self._lost.note(before, image, asyncio.get_running_loop().time())
         if self._controller is not None and self._controller.note(before, image):
             self._duties_due.set()
-        if image.controller_id not in (before.controller_id, -1):
+        if image.controller_id not in (before.controller_id, records.NO_CONTROLLER):
             log.info("controller is now broker %d", image.controller_id)
         for subscriber in list(self._subscribers):
             try:
@@ -411,14 +414,14 @@ class MetadataFollower:
                     wait_seconds = await self._controller.next_duty(self._image)
                 problem = None
             except Exception as error:
-                if str(error) != problem:
+                if error_text(error) != problem:
                     # The same problem is logged once, however long it lasts.
-                    problem = str(error)
+                    problem = error_text(error)
                     is_expected = isinstance(error, KafkaError | OttlaError | SessionExpired | StoreUnavailable)
                     log.warning(
                         "broker %d: cannot update cluster metadata, will be retried: %s",
                         self.broker_id,
-                        problem or type(error).__name__,
+                        problem,
                         exc_info=not is_expected,
                     )
                 await asyncio.sleep(RECONNECT_SECONDS)
@@ -451,7 +454,7 @@ class MetadataFollower:
                         await asyncio.sleep(min(attempt, 10) * (1 + self.broker_id % 7) / 1000)
                 except (SessionExpired, StoreUnavailable) as error:
                     raise cannot_commit(error) from error
-            raise not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
+            raise retry_later(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
 
     async def _catch_up(self) -> None:
         """Returns when the image has every change that was committed before this call."""
@@ -541,6 +544,6 @@ def _is_readable(change: Change) -> bool:
     try:
         NO_IMAGE.apply([change], 0)
     except records.RecordError as error:
-        log.error("ignoring an invalid metadata entry: %s", error)
+        log.error("metadata entry ignored, because it is invalid: %s", error)
         return False
     return True

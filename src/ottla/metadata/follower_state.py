@@ -1,6 +1,9 @@
 """The states of a broker's membership in the cluster, as `MetadataFollower` has them. Pure."""
 
 import enum
+from functools import partial
+
+from ottla.checks import moved
 
 
 class FollowerState(enum.Enum):
@@ -20,7 +23,7 @@ class FollowerState(enum.Enum):
     """It changes no leader and no in-sync set. It stops, with or without having handed over."""
 
 
-ALLOWED: dict[FollowerState, frozenset[FollowerState]] = {
+TRANSITIONS: dict[FollowerState, frozenset[FollowerState]] = {
     # Straight to FROZEN if it stops before it has joined.
     FollowerState.NEW: frozenset({FollowerState.MEMBER, FollowerState.FROZEN}),
     FollowerState.MEMBER: frozenset({FollowerState.LEAVING, FollowerState.FROZEN}),
@@ -28,8 +31,4 @@ ALLOWED: dict[FollowerState, frozenset[FollowerState]] = {
     FollowerState.FROZEN: frozenset(),
 }
 
-
-def move(current: FollowerState, new: FollowerState) -> FollowerState:
-    """Returns `new` if the table allows it. Anything else is a bug in the caller."""
-    assert new in ALLOWED[current], f"a metadata follower cannot move from {current.name} to {new.name}"
-    return new
+move = partial(moved, TRANSITIONS, "a metadata follower")

@@ -64,7 +64,7 @@ class ClusterImage:
     """The state of the cluster at one store revision."""
 
     cluster_id: str = ""
-    controller_id: int = -1
+    controller_id: int = records.NO_CONTROLLER
     controller_epoch: int = 0
     """Increases with every new controller."""
     brokers: Mapping[int, BrokerRegistration] = field(default_factory=dict)
@@ -88,7 +88,9 @@ class ClusterImage:
     @property
     def shown_controller_id(self) -> int:
         """The controller id for clients. If there is none, any broker: each of them can serve controller requests."""
-        return self.controller_id if self.controller_id in self.brokers else next(iter(self.brokers), -1)
+        if self.controller_id in self.brokers:
+            return self.controller_id
+        return next(iter(self.brokers), records.NO_CONTROLLER)
 
     def find_partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         topic = self.topics.get(topic_partition.topic)
@@ -165,7 +167,9 @@ class _Draft:
                 else:
                     configs[below] = records.read_config(key, entry.value)
             case ["controller"]:
-                self.changed["controller_id"] = -1 if entry is None else records.read_controller(key, entry.value)
+                self.changed["controller_id"] = (
+                    records.NO_CONTROLLER if entry is None else records.read_controller(key, entry.value)
+                )
             case ["controller_epoch"] if entry is not None:
                 self.changed["controller_epoch"] = records.read_controller_epoch(key, entry.value)
             case ["feature"] if entry is not None:

@@ -1,8 +1,11 @@
 """Opens the store of a metadata location: a file (SQLite), or a prefix in etcd."""
 
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.clock import Clock, system_clock
+from ottla.errors import OttlaError
 from ottla.metadata.etcd.location import EtcdAccess, is_etcd, parse_location
 
 if TYPE_CHECKING:
@@ -12,6 +15,20 @@ if TYPE_CHECKING:
 
 METADATA_DIRECTORY, DATABASE_FILE = "metadata", "metadata.sqlite"
 """Names in the data directory of a broker that keeps its metadata there."""
+
+
+def prepare_metadata_file(path: str, make_directories: Callable[[str], None]) -> str:
+    """The metadata file at `path`, or in the directory at `path`. Its directory exists when this returns."""
+    if os.path.isdir(path):
+        path = os.path.join(path, DATABASE_FILE)
+    try:
+        make_directories(os.path.dirname(path) or ".")
+    except OSError as error:
+        raise OttlaError(
+            f"cannot use {path} as metadata file: {error.strerror or error}",
+            "Choose a file in a directory you can write to with --metadata PATH.",
+        ) from None
+    return path
 
 
 def open_store(

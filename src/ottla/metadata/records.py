@@ -5,8 +5,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ottla.checks import unsigned_from_text
-from ottla.types import Endpoint, uuid_from_text, uuid_to_text
+from ottla.checks import endpoint_from_text, unsigned_from_text
+from ottla.types import Endpoint, compact_json, uuid_from_text, uuid_to_text
 
 BROKER_IDS = "/brokers/ids"
 KNOWN_BROKERS = "/brokers/known"
@@ -27,6 +27,7 @@ DEFAULT_BROKER = "<default>"
 """The stored name of the settings that apply to every broker; in memory it is the empty string."""
 
 NO_LEADER = -1
+NO_CONTROLLER = -1
 
 
 class RecordError(ValueError):
@@ -60,10 +61,6 @@ def entity_config_key(path: str) -> str:
 
 def broker_config_key(broker: str) -> str:
     return f"{BROKER_CONFIGS}/{broker or DEFAULT_BROKER}"
-
-
-def write_json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def read_json(key: str, value: bytes) -> dict[str, Any]:
@@ -113,7 +110,7 @@ def write_broker(
         value["rack"] = rack
     if is_leaving:
         value["leaving"] = True
-    return write_json(value)
+    return compact_json(value)
 
 
 def read_broker(key: str, value: bytes) -> BrokerRecord:
@@ -121,11 +118,10 @@ def read_broker(key: str, value: bytes) -> BrokerRecord:
     endpoints = {}
     for text in found.get("endpoints", ()):
         name, _, address = text.partition("://")
-        host, _, number = address.rpartition(":")
-        port = unsigned_from_text(number)
-        if port is None:
+        endpoint = endpoint_from_text(address)
+        if endpoint is None:
             raise RecordError(f"{key}: {text!r} is not NAME://host:port")
-        endpoints[name] = Endpoint(host.removeprefix("[").removesuffix("]"), port)
+        endpoints[name] = endpoint
     try:
         features = {
             name: (int(levels["min_version"]), int(levels["max_version"]))
@@ -138,7 +134,7 @@ def read_broker(key: str, value: bytes) -> BrokerRecord:
 
 def keep_epoch(key: str, value: bytes, epoch: int) -> bytes:
     """A broker's last registration with its epoch, which is otherwise the revision of the entry: for another store."""
-    return write_json({**read_json(key, value), "epoch": epoch})
+    return compact_json({**read_json(key, value), "epoch": epoch})
 
 
 def kept_epoch(key: str, value: bytes) -> int | None:
@@ -148,7 +144,7 @@ def kept_epoch(key: str, value: bytes) -> int | None:
 
 
 def write_migrated_to(location: str) -> bytes:
-    return write_json({"version": 1, "location": location})
+    return compact_json({"version": 1, "location": location})
 
 
 def read_migrated_to(key: str, value: bytes) -> str:
@@ -192,7 +188,7 @@ def write_topic(
     adding: Mapping[int, Sequence[int]] = _NONE,
     removing: Mapping[int, Sequence[int]] = _NONE,
 ) -> bytes:
-    return write_json(
+    return compact_json(
         {
             "version": 3,
             "topic_id": uuid_to_text(topic_id),
@@ -292,7 +288,7 @@ _NO_CONFIG = b'{"version":1,"config":{}}'
 
 
 def write_config(config: Mapping[str, str]) -> bytes:
-    return write_json({"version": 1, "config": dict(config)})
+    return compact_json({"version": 1, "config": dict(config)})
 
 
 def read_config(key: str, value: bytes) -> Mapping[str, str]:
@@ -308,7 +304,7 @@ def read_config(key: str, value: bytes) -> Mapping[str, str]:
 
 
 def write_controller(broker_id: int, timestamp_ms: int) -> bytes:
-    return write_json({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+    return compact_json({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
 
 
 def read_controller(key: str, value: bytes) -> int:
@@ -330,7 +326,7 @@ def read_controller_epoch(key: str, value: bytes) -> int:
 
 
 def write_cluster_id(cluster_id: str) -> bytes:
-    return write_json({"version": "1", "id": cluster_id})
+    return compact_json({"version": "1", "id": cluster_id})
 
 
 def read_cluster_id(key: str, value: bytes) -> str:
@@ -342,7 +338,7 @@ def read_cluster_id(key: str, value: bytes) -> str:
 
 def write_features(levels: Mapping[str, int]) -> bytes:
     features = {name: {"min_version_level": level, "max_version_level": level} for name, level in levels.items()}
-    return write_json({"version": 2, "status": 1, "features": features})
+    return compact_json({"version": 2, "status": 1, "features": features})
 
 
 def read_features(key: str, value: bytes) -> dict[str, int]:
@@ -353,7 +349,7 @@ def read_features(key: str, value: bytes) -> dict[str, int]:
 
 
 def write_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
-    return write_json({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+    return compact_json({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
 
 
 def read_producer_id_block(key: str, value: bytes) -> tuple[int, int]:

@@ -84,6 +84,19 @@ class Conflict(Exception):
         self.operation = operation
 
 
+def check_operation(operation: Operation, found: Entry | None) -> None:
+    """Raises Conflict if an operation does not match the entry that was found."""
+    if isinstance(operation, Create):
+        if found is not None:
+            raise Conflict(operation, "the key exists")
+    elif found is None:
+        raise Conflict(operation, "no such key")
+    elif operation.version not in (ANY_VERSION, found.version):
+        raise Conflict(operation, f"version {found.version}, not {operation.version}")
+    elif isinstance(operation, Check) and operation.created not in (ANY_VERSION, found.created):
+        raise Conflict(operation, f"created at {found.created}, not {operation.created}")
+
+
 class SessionExpired(Exception):
     """This store's session has expired and its ephemeral keys are removed. `start()` opens a new session."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
+from ottla.checks import TOPIC_NAME_LENGTH_MAX
 from ottla.security.acls import (
     WILDCARD,
     WILDCARD_PRINCIPAL,
@@ -23,8 +24,8 @@ from ottla.security.resources import NOT_REPORTED, Operation, PatternType, Permi
 
 CACHED_MAX = 50_000
 """The most cached decisions and clients. Beyond it, the cache is cleared."""
-CACHED_NAME_MAX = 249
-"""The longest topic name. Longer names, which only hostile clients send in large numbers, are not cached."""
+CACHED_NAME_MAX = TOPIC_NAME_LENGTH_MAX
+"""Longer names, which only hostile clients send in large numbers, are not cached."""
 
 _NO_ACLS: Acls = {}
 

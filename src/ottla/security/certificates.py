@@ -36,9 +36,8 @@ class CertificateError(ValueError):
 class Certificate(NamedTuple):
     subject: str
     """As Java's X500Principal.getName() writes it (RFC 2253): `CN=alice,OU=shop,O=Example,C=NL`."""
-    not_before: int
-    """Seconds since 1970."""
     not_after: int
+    """Seconds since 1970."""
 
 
 def read_pem_certificates(text: str) -> list[Certificate]:
@@ -64,8 +63,9 @@ def read_certificate(der: bytes) -> Certificate:
         fields.take(SEQUENCE)  # signature algorithm
         fields.take(SEQUENCE)  # issuer
         validity = _Reader(fields.take(SEQUENCE))
-        not_before, not_after = (_time(*validity.any()) for _ in range(2))
-        return Certificate(_name(fields.take(SEQUENCE)), not_before, not_after)
+        validity.any()  # not before
+        not_after = _time(*validity.any())
+        return Certificate(_name(fields.take(SEQUENCE)), not_after)
     except (IndexError, ValueError, LookupError) as error:
         raise CertificateError(f"not an X.509 certificate: {error}") from None
 

@@ -8,7 +8,7 @@ from ottla.errors import ConfigError
 
 _RULE = re.compile(r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,\s*|$)", re.DOTALL)
 _SETTING = "ssl.principal.mapping.rules"
-_GROUP = re.compile(r"\$(\d)|\\(.)", re.DOTALL)
+_GROUP = re.compile(r"\$([0-9])|\\(.)", re.DOTALL)
 _JAVA_GROUP_NAME = re.compile(r"\(\?<(?![=!])")
 
 
@@ -64,7 +64,10 @@ def _parse(rules: str) -> list[_Rule]:
         try:
             pattern = re.compile(_JAVA_GROUP_NAME.sub("(?P<", found[2]))
         except re.error as error:
-            raise ConfigError(f"{_SETTING}: {found[2]} is not a regular expression: {error}") from None
+            raise ConfigError(
+                f"{_SETTING}: {found[2]} is not a regular expression: {error}",
+                "Escape special characters of the pattern with a backslash.",
+            ) from None
         parsed.append(_Rule(pattern, found[3], found[4]))
     return parsed
 

@@ -43,7 +43,7 @@ def server_context(settings: Settings) -> ssl.SSLContext:
     """The context of a listener. Raises ConfigError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _set_versions_and_ciphers(context, settings)
-    # With renegotiation, a peer could burn the server's CPU at will.
+    # With renegotiation, a peer could exhaust the server's CPU.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
     key = read_key_material(settings)
     if key is None:
@@ -112,7 +112,7 @@ def read_key_material(settings: Settings) -> KeyMaterial | None:
             raise ConfigError(
                 "ssl.keystore.location and ssl.keystore.key contradict each other", "Set only one of them."
             )
-        data = _read_file("ssl.keystore.location", location)
+        data = read_setting_file("ssl.keystore.location", location)
         found = _format(data, location, settings.get("ssl.keystore.type"), "ssl.keystore")
         if found == PKCS12:
             return _key_from_pkcs12(data, location, settings.get("ssl.keystore.password") or "")
@@ -135,7 +135,7 @@ def read_authorities(settings: Settings) -> str | None:
             raise ConfigError(
                 "ssl.truststore.location and ssl.truststore.certificates contradict each other", "Set only one of them."
             )
-        data = _read_file("ssl.truststore.location", location)
+        data = read_setting_file("ssl.truststore.location", location)
         found = _format(data, location, settings.get("ssl.truststore.type"), "ssl.truststore")
         if found == PKCS12:
             return _authorities_from_pkcs12(data, location, settings.get("ssl.truststore.password") or "")
@@ -148,12 +148,15 @@ def read_authorities(settings: Settings) -> str | None:
     return certificates
 
 
-def _read_file(name: str, path: str) -> bytes:
+def read_setting_file(name: str, path: str) -> bytes:
+    """The content of the file that a setting names. Raises ConfigError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise ConfigError(f"{name}: cannot read {path}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"{name}: cannot read {path}: {error.strerror or error}", "Check the path, and that this user may read it."
+        ) from None
 
 
 def _format(data: bytes, path: str, type_: str | None, prefix: str) -> str:
@@ -184,7 +187,10 @@ def _format(data: bytes, path: str, type_: str | None, prefix: str) -> str:
 def _key_from_pkcs12(data: bytes, path: str, password: str) -> KeyMaterial:
     key, certificate, others = _open_pkcs12(data, path, password, "ssl.keystore")
     if key is None or certificate is None:
-        raise ConfigError(f"ssl.keystore.location: {path} has no private key with a certificate")
+        raise ConfigError(
+            f"ssl.keystore.location: {path} has no private key with a certificate",
+            "A key store needs the private key and its certificate chain: `keytool -list` shows its entries.",
+        )
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     key_text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -198,7 +204,10 @@ def _authorities_from_pkcs12(data: bytes, path: str, password: str) -> str:
 
     found = [each for each in (certificate, *others) if each is not None]
     if not found:
-        raise ConfigError(f"ssl.truststore.location: {path} has no certificate")
+        raise ConfigError(
+            f"ssl.truststore.location: {path} has no certificate",
+            "Add the certificates of trusted authorities: `keytool -list` shows its entries.",
+        )
     return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
 
 
@@ -249,7 +258,10 @@ def _set_versions_and_ciphers(context: ssl.SSLContext, settings: Settings) -> No
         else:
             lowest = ssl.TLSVersion.TLSv1_3
     if lowest > last:
-        raise ConfigError("ssl.enabled.protocols, ssl.protocol and ssl.cipher.suites leave no TLS version enabled")
+        raise ConfigError(
+            "ssl.enabled.protocols, ssl.protocol and ssl.cipher.suites leave no TLS version enabled",
+            "Use versions of ssl.enabled.protocols up to ssl.protocol, and a cipher suite for one of them.",
+        )
     context.minimum_version, context.maximum_version = lowest, last
 
 
@@ -315,7 +327,9 @@ def check_validity(chain: str, source: str) -> None:
     try:
         certificates = read_pem_certificates(chain)
     except CertificateError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(
+            f"{source}: {error}", "Replace it: `openssl x509 -noout -text` must be able to read each certificate."
+        ) from None
     if not certificates:
         raise ConfigError(f"{source} has no certificate", "Add the -----BEGIN CERTIFICATE----- sections of the chain.")
     first, now = certificates[0], system_clock() // 1000

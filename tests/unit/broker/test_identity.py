@@ -28,7 +28,7 @@ def test_the_file_is_kafkas(tmp_path: Path) -> None:
     assert read_identity(Disk(), str(tmp_path), 1) == Identity("x_Y-z", 1)
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"nonsense\n", b"node.id=one\n"])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"nonsense\n", b"node.id=one\n", b"node.id=0_0\n"])
 def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "meta.properties").write_bytes(content)
     with pytest.raises(OttlaError, match=r"cannot read .*meta\.properties"):

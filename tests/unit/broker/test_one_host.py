@@ -47,6 +47,7 @@ def test_every_setting_with_a_port_is_counted_up() -> None:
     [
         ({"listeners": "IN://a:1000,OUT://a:1001"}, "the same port 1001"),
         ({"listeners": "IN://a:1000", "ottla.metrics.listen": "a:1002"}, "ottla.metrics.listen of broker 0"),
+        ({"listeners": "IN://a:99999999"}, "listeners of broker 0 has port 99999999; the highest is 65535"),
         ({"listeners": "IN://a:65534"}, "listeners of broker 2 has port 65536; the highest is 65535"),
     ],
 )

@@ -11,12 +11,13 @@ import pytest
 from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, OttlaError
 from ottla.metadata.changes.cluster_changes import new_topic_id
-from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange, ResourceType
+from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange
 from ottla.metadata.changes.topic_changes import MorePartitions, NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.sqlite.store import SqliteStore
 from ottla.metadata.store import Create, Entry, MetadataStore, Set, StoreUnavailable
+from ottla.protocol.wire_values import ConfigResourceType
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import Endpoint, uuid_to_text
 from tests.support.worlds.follower_world import BrokersWorld as World
@@ -87,10 +88,10 @@ def test_the_image_contains_a_change_when_the_call_returns(world: World) -> None
         assert len(follower.image.topics["t"].partitions) == 2
         await follower.changes.create_partitions([MorePartitions("t", 5)])
         assert len(follower.image.topics["t"].partitions) == 5
-        change = ResourceChange(ResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
+        change = ResourceChange(ConfigResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
         await follower.changes.incremental_alter_configs([change])
         assert follower.image.topics["t"].configs == {"retention.ms": "9"}
-        await follower.changes.alter_configs([ResourceChange(ResourceType.TOPIC, "t", [])])
+        await follower.changes.alter_configs([ResourceChange(ConfigResourceType.TOPIC, "t", [])])
         assert follower.image.topics["t"].configs == {}
         await follower.changes.delete_topics([TopicReference("t")])
         assert follower.image.topics == {}
@@ -114,7 +115,7 @@ def test_altering_a_topic_that_another_broker_deletes_leaves_no_settings(world: 
     async def story() -> None:
         ann, bob = await world.start(0), await world.start(1)
         await until(ann, lambda image: len(image.brokers) == 2)
-        change = ResourceChange(ResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
+        change = ResourceChange(ConfigResourceType.TOPIC, "t", [ConfigChange("retention.ms", "9")])
         for _ in range(5):
             await ann.changes.create_topics([NewTopic("t")])
             await until(bob, lambda image: "t" in image.topics)

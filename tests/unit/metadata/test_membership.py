@@ -14,7 +14,7 @@ from ottla.metadata.config import ControllerConfig
 from ottla.metadata.controller.duties import ControllerDuties, awaited_brokers
 from ottla.metadata.controller.isr_changes import IsrChange
 from ottla.metadata.follower import MetadataFollower
-from ottla.metadata.follower_state import ALLOWED, FollowerState, move
+from ottla.metadata.follower_state import TRANSITIONS, FollowerState, move
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage
 from ottla.metadata.store import Conflict, MetadataStore, Operation, StoreUnavailable
 from ottla.testing.memory_store import MemoryStore, MemoryTree
@@ -258,7 +258,7 @@ def test_the_states_of_a_follower_only_advance() -> None:
     order = list(FollowerState)
     for current in FollowerState:
         for new in FollowerState:
-            if new in ALLOWED[current]:
+            if new in TRANSITIONS[current]:
                 assert order.index(current) < order.index(new)
                 assert move(current, new) is new
             else:

@@ -260,7 +260,7 @@ def test_an_unreadable_entry_keeps_no_broker_from_rejoining(
         for follower in (ann, bob):
             await until(follower, lambda image: set(image.brokers) == {0, 1})
             assert follower.image.topics["t"].topic_id == before.topic_id
-        assert "ignoring an invalid metadata entry: /brokers/topics/t" in caplog.text
+        assert "metadata entry ignored, because it is invalid: /brokers/topics/t" in caplog.text
 
     memory_world.run(story)
 

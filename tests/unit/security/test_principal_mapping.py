@@ -47,6 +47,7 @@ def test_a_subject_without_a_rule_has_no_name() -> None:
 
 def test_a_group_that_does_not_exist_stays_as_it_is() -> None:
     assert principal_mapper("RULE:^CN=(.*)$/$1-$2/")("CN=a") == "a-$2"
+    assert principal_mapper("RULE:^CN=(.*)$/$1-$١/")("CN=a") == "a-$١"
 
 
 @pytest.mark.parametrize("rules", ["DEFAULT/L", "RULE:(.*)/$1", "RULE:(/x/", "LOWER", "RULE:a/b/X"])

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple, Protocol
 
+from ottla.checks import moved
 from ottla.clock import Clock, MonotonicClock, MonotonicMs
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.log_limit import LogLimit, safe_to_log
@@ -25,7 +26,7 @@ log = logging.getLogger("ottla.security")
 
 REAUTHENTICATION = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 MIN_REAUTHENTICATION_INTERVAL_MS = 1000
-"""As in Kafka, a client cannot reauthenticate within a second."""
+"""As in Kafka, a client cannot reauthenticate within a second of its last authentication."""
 
 _api_key = struct.Struct(">h").unpack_from
 _size = struct.Struct(">i").pack
@@ -87,8 +88,21 @@ class State(enum.Enum):
     """Waits for SaslAuthenticate."""
     BARE_TOKENS = 2
     """Waits for a token without a Kafka header, after v0 of SaslHandshake."""
-    AUTHENTICATED = 3
-    FAILED = 4
+    CHECKING = 3
+    """Checks a token, which may take a while. No other request is accepted before the answer."""
+    AUTHENTICATED = 4
+    FAILED = 5
+
+
+_TRANSITIONS: dict[State, frozenset[State]] = {
+    State.HANDSHAKE: frozenset({State.TOKENS, State.BARE_TOKENS, State.FAILED}),
+    State.TOKENS: frozenset({State.CHECKING, State.FAILED}),
+    State.BARE_TOKENS: frozenset({State.CHECKING, State.FAILED}),
+    State.CHECKING: frozenset({State.TOKENS, State.BARE_TOKENS, State.AUTHENTICATED, State.FAILED}),
+    # A client may authenticate again.
+    State.AUTHENTICATED: frozenset({State.TOKENS, State.BARE_TOKENS, State.FAILED}),
+    State.FAILED: frozenset({State.FAILED}),
+}
 
 
 class SaslConnection:
@@ -101,7 +115,7 @@ class SaslConnection:
         self._state = State.HANDSHAKE
         self._mechanism = ""
         self._exchange: Exchange | None = None
-        self._is_busy = False
+        # Not states: both are true or false in several of them.
         self._is_again = False
         """Whether this is a re-authentication."""
         self._is_reported = False
@@ -110,10 +124,10 @@ class SaslConnection:
         self.session_expires: MonotonicMs | None = None
 
     def __call__(self, frame: bytes | memoryview, connection: Connection, /) -> Response | Awaitable[Response]:
-        if self._is_busy or self._state is State.FAILED:
+        if self._state in (State.CHECKING, State.FAILED):
             raise Disconnect("a request before the authentication was complete")
         if self._state is State.BARE_TOKENS:
-            self._is_busy = True
+            self._move(State.CHECKING)
             return self._bare(bytes(frame))
         key = _api_key(frame)[0] if len(frame) >= 2 else -1
         if key not in BEFORE_AUTHENTICATION:
@@ -140,7 +154,11 @@ class SaslConnection:
         if self._state is State.AUTHENTICATED:
             elapsed = listener.monotonic() - self._authenticated_at
             if elapsed < MIN_REAUTHENTICATION_INTERVAL_MS:
-                raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, "cannot reauthenticate within a second")
+                raise KafkaError(
+                    ErrorCode.ILLEGAL_SASL_STATE,
+                    f"the client reauthenticates {elapsed} ms after its last authentication; "
+                    f"the minimum is {MIN_REAUTHENTICATION_INTERVAL_MS} ms",
+                )
             if mechanism != self._mechanism:
                 raise KafkaError(
                     ErrorCode.UNSUPPORTED_SASL_MECHANISM,
@@ -148,13 +166,16 @@ class SaslConnection:
                 )
             self._is_again = True
         elif self._state is not State.HANDSHAKE:
-            raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, "SaslHandshake within an authentication")
+            raise KafkaError(ErrorCode.ILLEGAL_SASL_STATE, "SaslHandshake in the middle of an authentication")
         chosen = listener.mechanisms.get(mechanism)
         if chosen is None:
-            raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM, f"{mechanism[:80]!r} is not enabled")
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+                f"{mechanism[:80]!r} is not enabled; use one of {', '.join(listener.mechanisms)}",
+            )
         self._mechanism = mechanism
         self._exchange = chosen.start()
-        self._state = State.TOKENS if version >= 1 else State.BARE_TOKENS
+        self._move(State.TOKENS if version >= 1 else State.BARE_TOKENS)
         if version == 0 and self._is_again:
             self._connection.gate = self
 
@@ -163,24 +184,22 @@ class SaslConnection:
 
         Raises SASL_AUTHENTICATION_FAILED or ILLEGAL_SASL_STATE; the connection ends after that.
         """
-        if self._state is not State.TOKENS or self._is_busy:
+        if self._state is not State.TOKENS:
             raise await self.fail(ErrorCode.ILLEGAL_SASL_STATE, "SaslAuthenticate without SaslHandshake")
-        self._is_busy = True
+        self._move(State.CHECKING)
         try:
-            return await self._step(token)
+            return await self._step(token, State.TOKENS)
         except SaslFailure as failure:
             raise await self.fail(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure)) from None
         except Exception:
             # A bug must not give a client another attempt.
-            self._state = State.FAILED
+            self._move(State.FAILED)
             self._connection.end()
             raise
-        finally:
-            self._is_busy = False
 
     async def fail(self, code: ErrorCode, reason: str) -> KafkaError:
         """The error for the client, after a delay that slows down guessing. The connection ends with this answer."""
-        self._state = State.FAILED
+        self._move(State.FAILED)
         self._report(reason)
         await asyncio.sleep(self._listener.failure_delay_ms / 1000)
         self._connection.end()
@@ -206,27 +225,34 @@ class SaslConnection:
                 listener.failures.suffix,
             )
 
+    def _move(self, state: State) -> None:
+        self._state = moved(_TRANSITIONS, "SASL on a connection", self._state, state)
+
     # --- the exchange -------------------------------------------------------------------------------------
 
     async def _bare(self, token: bytes) -> Response:
         try:
-            outcome, _ = await self._step(token)
+            outcome, _ = await self._step(token, State.BARE_TOKENS)
         except SaslFailure as failure:
             # There is no message that could carry the reason.
             await self.fail(ErrorCode.SASL_AUTHENTICATION_FAILED, str(failure))
             return None
-        finally:
-            self._is_busy = False
         return _size(len(outcome.challenge)) + outcome.challenge
 
-    async def _step(self, token: bytes) -> tuple[Outcome, int]:
+    async def _step(self, token: bytes, waiting: State) -> tuple[Outcome, int]:
+        """Checks a token. If it does not complete the authentication, the next state is `waiting`."""
         assert self._exchange is not None
         answered = self._exchange.answer(token)
         outcome = await answered if inspect.isawaitable(answered) else answered
         if outcome.failure:
             # Not every client acknowledges it: aiokafka continues as if it had succeeded.
             self._report(outcome.failure)
-        return outcome, 0 if outcome.user is None else self._complete(outcome, outcome.user)
+        if self._state is not State.CHECKING:
+            raise SaslFailure("the authentication failed while this token was checked")
+        if outcome.user is None:
+            self._move(waiting)
+            return outcome, 0
+        return outcome, self._complete(outcome, outcome.user)
 
     def _complete(self, outcome: Outcome, user: str) -> int:
         listener, connection = self._listener, self._connection
@@ -240,7 +266,7 @@ class SaslConnection:
             log.debug("%s:%d is %s", connection.client_host[1:], connection.client_port, principal)
         self._exchange = None
         self._is_again = False
-        self._state = State.AUTHENTICATED
+        self._move(State.AUTHENTICATED)
         self._authenticated_at = listener.monotonic()
         lifetime_ms = self._lifetime_ms(outcome)
         self.session_expires = MonotonicMs(self._authenticated_at + lifetime_ms) if lifetime_ms else None

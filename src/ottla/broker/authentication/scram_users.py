@@ -11,7 +11,7 @@ from ottla.errors import ConfigError, KafkaError, OttlaError
 from ottla.metadata.changes.scram_changes import Upsertion, config_with, find_credential, iterations_in_use, user_key
 from ottla.metadata.etcd.location import EtcdAccess, is_etcd
 from ottla.metadata.image import ClusterImage
-from ottla.metadata.opening import DATABASE_FILE, open_store
+from ottla.metadata.opening import open_store, prepare_metadata_file
 from ottla.metadata.records import read_config, write_config
 from ottla.metadata.store import Conflict, Create, MetadataStore, Set
 from ottla.security.sasl.scram_math import (
@@ -64,7 +64,10 @@ def read_add_scram(text: str) -> list[NewUser]:
         with open(text[1:], encoding="utf-8") as file:
             return [parse_add_scram(line) for line in file if line.strip()]
     except OSError as error:
-        raise OttlaError(f"--add-scram: cannot read {text[1:]}: {error.strerror or error}") from None
+        raise OttlaError(
+            f"--add-scram: cannot read {text[1:]}: {error.strerror or error}",
+            "Check the path, and that this user may read it.",
+        ) from None
 
 
 def parse_add_scram(text: str) -> NewUser:
@@ -90,7 +93,9 @@ def parse_add_scram(text: str) -> NewUser:
     number = options.get("iterations", str(MIN_ITERATIONS))
     iterations = unsigned_from_text(number)
     if iterations is None or not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-        raise ConfigError(f"--add-scram has invalid iterations: {number} (from {MIN_ITERATIONS} to {MAX_ITERATIONS})")
+        raise ConfigError(
+            f"--add-scram has invalid iterations: {number}", f"Use a number from {MIN_ITERATIONS} to {MAX_ITERATIONS}."
+        )
     return NewUser(options["name"], options["password"], mechanism, iterations)
 
 
@@ -102,24 +107,13 @@ async def add_users_to(
     Without `replace`, a user that has a credential for the mechanism keeps it.
     """
     if not is_etcd(location):
-        location = _file_at(location)
+        location = prepare_metadata_file(location, _make_private)
     store = open_store(location, access, session_timeout_ms=SESSION_TIMEOUT_MS)
     await store.start()
     try:
         return [user.name for user in users if await _add(store, user, replace)]
     finally:
         await store.close()
-
-
-def _file_at(path: str) -> str:
-    """The metadata file. Its directory exists when this returns."""
-    if os.path.isdir(path):
-        path = os.path.join(path, DATABASE_FILE)
-    try:
-        _make_private(os.path.dirname(path))
-    except OSError as error:
-        raise OttlaError(f"cannot use {path} as metadata file: {error.strerror or error}") from None
-    return path
 
 
 def _make_private(directory: str) -> None:

@@ -12,9 +12,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Self, overload
 
+from ottla.checks import endpoint_from_text
 from ottla.child_process import child_environment
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ottla.broker.embedded.security import EmbeddedSecurity
 
 READY = "ottla ready: "
-PROTOCOL_OF_SECURE_BROKERS = "SASL_SSL"
 
 
 class EmbeddedBroker:
@@ -174,9 +173,7 @@ class EmbeddedBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -186,7 +183,7 @@ class EmbeddedBroker:
 
     def _start(self) -> None:
         command = [sys.executable, "-m", self._module, "serve", "--stop-with-stdin"]
-        address = self._listen if self._security is None else f"{PROTOCOL_OF_SECURE_BROKERS}://{self._listen}"
+        address = self._listen if self._security is None else f"{self._security.protocol}://{self._listen}"
         command += ["--listen", address, "--data", str(self.data), "--log-level", self._log_level]
         if self._security is not None:
             command += self._security.options
@@ -221,8 +218,9 @@ class EmbeddedBroker:
                 self._end()
                 raise OttlaError("the broker did not start", self._last_lines())
             line += piece
-        host, _, port = line.decode().strip().removeprefix(READY).rpartition(":")
-        self.host, self.port = host.strip("[]"), int(port)
+        endpoint = endpoint_from_text(line.decode().strip().removeprefix(READY))
+        assert endpoint is not None, line
+        self.host, self.port = endpoint
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
@@ -292,7 +290,7 @@ class Broker:
 
         `data` is the data directory (default: a temporary one, removed at the end). `settings` maps Kafka's setting
         names to values. `listen` is HOST:PORT (default: a free port of 127.0.0.1). Starting and stopping may take
-        `timeout` seconds each. With `brokers`, starts a cluster of that many brokers; ports are counted up. With
+        `timeout` seconds each. With `brokers`, starts a cluster of that many brokers, on consecutive ports. With
         `secure`, clients need TLS and a password: pass `broker.client_settings` to them.
         """
         if brokers is None:
@@ -319,7 +317,8 @@ def create_security(listen: str) -> "EmbeddedSecurity":
     """The certificates and the user of brokers that listen there (HOST:PORT)."""
     from ottla.broker.embedded.security import EmbeddedSecurity
 
-    return EmbeddedSecurity(listen.rpartition(":")[0].strip("[]"))
+    endpoint = endpoint_from_text(listen)
+    return EmbeddedSecurity("" if endpoint is None else endpoint.host)
 
 
 def setting_text(value: object) -> str:

@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ottla.broker.embedded.broker import EmbeddedBroker, client_settings, create_security, joined_logs, setting_text
@@ -141,9 +140,7 @@ class EmbeddedCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -153,7 +150,9 @@ class EmbeddedCluster:
     def _find(self, broker: int | EmbeddedBroker) -> EmbeddedBroker:
         if isinstance(broker, EmbeddedBroker):
             if broker not in self.brokers:
-                raise OttlaError(f"{broker!r} is not a broker of this cluster")
+                raise OttlaError(
+                    f"{broker!r} is not a broker of this cluster", f"Pass its id, 0 to {len(self.brokers) - 1}."
+                )
             return broker
         if not 0 <= broker < len(self.brokers):
             raise OttlaError(f"there is no broker {broker}", f"The brokers are 0 to {len(self.brokers) - 1}.")

@@ -22,6 +22,8 @@ _MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 class EmbeddedSecurity:
     """The files of a secure broker or cluster, in a temporary directory that only this user can read."""
 
+    protocol = PROTOCOL
+
     def __init__(self, host: str) -> None:
         """`host` is where the brokers listen: their certificate is for it, and for localhost."""
         self._directory = tempfile.TemporaryDirectory(prefix="ottla-security-")

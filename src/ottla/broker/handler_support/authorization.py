@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.changes.config_changes import ResourceResult
-from ottla.metadata.changes.config_changes import ResourceType as ConfigType
+from ottla.protocol.wire_values import ConfigResourceType
 from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.metadata.changes.config_changes import ResourceChange
     from ottla.security.principal import Principal
 
-_CLUSTER_CONFIGS = (ConfigType.BROKER, ConfigType.BROKER_LOGGER, ConfigType.CLIENT_METRICS)
+_CLUSTER_CONFIGS = (ConfigResourceType.BROKER, ConfigResourceType.BROKER_LOGGER, ConfigResourceType.CLIENT_METRICS)
 
 REFUSALS = {
     ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -31,9 +31,9 @@ def check_config_access(context: "Context", operation: Operation, kind: int, nam
         return
     if kind in _CLUSTER_CONFIGS:
         context.require(operation, CLUSTER)
-    elif kind == ConfigType.TOPIC:
+    elif kind == ConfigResourceType.TOPIC:
         context.require(operation, Resource(ResourceType.TOPIC, name))
-    elif kind == ConfigType.GROUP:
+    elif kind == ConfigResourceType.GROUP:
         context.require(operation, Resource(ResourceType.GROUP, name))
 
 

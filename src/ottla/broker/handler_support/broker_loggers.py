@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Sequence
 
-from ottla.broker.settings.config import ConfigEntry, ConfigSource
+from ottla.broker.settings.config import ConfigEntry
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.changes.config_changes import ConfigChange, ConfigOperation, check_form
+from ottla.metadata.changes.config_changes import ConfigChange, check_form
+from ottla.protocol.wire_values import ConfigOperation, ConfigSource
 
 log = logging.getLogger("ottla.broker")
 

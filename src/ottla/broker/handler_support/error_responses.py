@@ -28,9 +28,9 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 
 _CODES = {"error_code", "partition_error_code"}
-_SAID_TWICE = {"AlterPartitionReassignmentsResponse", "ElectLeadersResponse", "MetadataResponse"}
+_REPEATED_FOR_EACH_ITEM = {"AlterPartitionReassignmentsResponse", "ElectLeadersResponse", "MetadataResponse"}
 """Responses with a top-level error code that repeat it for each item, as in earlier versions: clients check either."""
-_NOTHING = {"protocol_name"}
+_NULL_AFTER_ERRORS = {"protocol_name"}
 """Fields that are null in an error response, in versions where they can be (JoinGroup v7)."""
 
 
@@ -50,12 +50,12 @@ def _fill(answer: Any, asked: Any, version: int, code: ErrorCode, detail: str) -
                 setattr(answer, name, value)
     for name in _CODES & fields.keys():
         setattr(answer, name, code)
-        for nothing in _NOTHING & fields.keys():
+        for nothing in _NULL_AFTER_ERRORS & fields.keys():
             if version in fields[nothing].nullable:
                 setattr(answer, nothing, None)
         if "error_message" in fields:
             answer.error_message = detail or None
-        if type(answer).__name__ in _SAID_TWICE:
+        if type(answer).__name__ in _REPEATED_FOR_EACH_ITEM:
             _fill_items(answer, asked, fields, version, code, detail)
         return True
     return _fill_items(answer, asked, fields, version, code, detail)

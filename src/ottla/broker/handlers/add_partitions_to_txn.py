@@ -22,6 +22,7 @@ from ottla.broker.services import Context
 from ottla.errors import ErrorCode
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from ottla.protocol.wire_values import TRANSACTION_V2
 from ottla.security.resources import CLUSTER, Operation, ResourceType
 from ottla.types import INTERNAL_TOPICS, TopicPartition
 
@@ -108,7 +109,7 @@ def _add(
                 partitions,
                 request_id,
                 now,
-                client_version=2 if context.api_version >= 4 else 0,
+                client_version=TRANSACTION_V2 if context.api_version >= 4 else 0,
             ),
         )
 

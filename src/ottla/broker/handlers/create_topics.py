@@ -63,7 +63,7 @@ def _refused(request: CreateTopicsRequest, context: Context) -> list[str]:
         return []
     creatable = context.allowed(Operation.CREATE, ResourceType.TOPIC)
     names = Counter(topic.name for topic in request.topics)
-    # A topic that is named twice gets the error for that.
+    # A topic that is named twice gets the error for duplicates instead.
     return [name for name, times in names.items() if times == 1 and creatable is not None and not creatable[name]]
 
 

@@ -56,7 +56,7 @@ def _split(references: list[TopicReference], context: Context) -> tuple[list[Top
         if name is None or deletable[name] or (describable[name] and name not in image.topics):
             allowed.append(reference)
             continue
-        # By an id, a client must not learn a name that it may not see.
+        # A request by id must not reveal the name of a topic that the client may not describe.
         shown = name if reference.name is not None or describable[name] else None
         refused.append(
             TopicResult(

@@ -16,10 +16,16 @@ from ottla.broker.handler_support.broker_loggers import describe_loggers
 from ottla.broker.services import Context
 from ottla.broker.settings.config import ConfigEntry
 from ottla.errors import ErrorCode, KafkaError
-from ottla.metadata.changes.config_changes import WITHOUT_SETTINGS, ResourceType, check_broker_name, check_resource_name
+from ottla.metadata.changes.config_changes import (
+    WITHOUT_SETTINGS,
+    broker_id_of,
+    check_broker_name,
+    check_resource_name,
+)
 from ottla.metadata.changes.topic_changes import check_topic_name
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from ottla.protocol.wire_values import ConfigResourceType
 from ottla.security.resources import Operation
 
 Described = dict[Hashable, list[DescribeConfigsResponse.DescribeConfigsResourceResult]]
@@ -60,36 +66,28 @@ def _result(
 
 def _same_for(resource: DescribeConfigsRequest.DescribeConfigsResource, context: Context) -> Hashable:
     """What the description depends on: for a topic its own settings, and most topics have none."""
-    if resource.resource_type == ResourceType.TOPIC:
+    if resource.resource_type == ConfigResourceType.TOPIC:
         topic = context.services.image.topics.get(resource.resource_name)
         if topic is not None:
-            return ResourceType.TOPIC, tuple(topic.configs.items())
+            return ConfigResourceType.TOPIC, tuple(topic.configs.items())
     return resource.resource_type, resource.resource_name
 
 
 def _entries(kind: int, name: str, context: Context) -> list[ConfigEntry]:
     services = context.services
-    if kind == ResourceType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         check_topic_name(name)
         return services.settings.describe_topic(services.image, name)
-    if kind == ResourceType.BROKER:
-        return services.settings.describe_broker(services.image, _broker_id(name))
-    if kind == ResourceType.BROKER_LOGGER:
+    if kind == ConfigResourceType.BROKER:
+        broker_id = broker_id_of(name, "Broker id") if name else None
+        return services.settings.describe_broker(services.image, broker_id)
+    if kind == ConfigResourceType.BROKER_LOGGER:
         check_broker_name(name, services.broker_id)
         return describe_loggers()
     if kind in WITHOUT_SETTINGS:
         check_resource_name(kind, name)
         return []
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
-
-
-def _broker_id(name: str) -> int | None:
-    if not name:
-        return None
-    try:
-        return int(name)
-    except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
 
 
 def _describe(

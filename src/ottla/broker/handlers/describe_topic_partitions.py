@@ -6,6 +6,7 @@ from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.changes.topic_changes import missing_topic_error
 from ottla.metadata.image import ClusterImage, PartitionImage
+from ottla.metadata.records import NO_LEADER
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_topic_partitions import (
     DescribeTopicPartitionsRequest,
@@ -90,7 +91,7 @@ def _partition(partition: PartitionImage, image: ClusterImage, listener: str) ->
     broker = image.brokers.get(leader)
     if broker is None or listener not in broker.endpoints:
         error = ErrorCode.LEADER_NOT_AVAILABLE if broker is None else ErrorCode.LISTENER_NOT_FOUND
-        leader = -1
+        leader = NO_LEADER
     return Partition(
         error_code=error,
         partition_index=partition.index,

@@ -12,7 +12,6 @@ from ottla.metadata.changes.config_changes import (
     ConfigChange,
     ResourceChange,
     ResourceResult,
-    ResourceType,
     check_broker_name,
 )
 from ottla.protocol.api import ApiKey
@@ -20,6 +19,7 @@ from ottla.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
+from ottla.protocol.wire_values import ConfigResourceType
 
 
 @handles(ApiKey.INCREMENTAL_ALTER_CONFIGS)
@@ -35,7 +35,7 @@ async def incremental_alter_configs(
         for resource in request.resources
     ]
     wanted, refused = split_config_changes(context, wanted)
-    stored = [resource for resource in wanted if resource.resource_type != ResourceType.BROKER_LOGGER]
+    stored = [resource for resource in wanted if resource.resource_type != ConfigResourceType.BROKER_LOGGER]
     metadata = context.services.metadata
     results = await metadata.changes.incremental_alter_configs(
         stored, validate_only=request.validate_only, by=context.requester
@@ -43,7 +43,7 @@ async def incremental_alter_configs(
     results += [
         _alter_logger(resource, context, request.validate_only)
         for resource in wanted
-        if resource.resource_type == ResourceType.BROKER_LOGGER
+        if resource.resource_type == ConfigResourceType.BROKER_LOGGER
     ]
     results += refused
     return IncrementalAlterConfigsResponse(

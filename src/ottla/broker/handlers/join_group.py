@@ -6,7 +6,7 @@ v5   static members (KIP-345)
 v6   flexible (KIP-482)
 v7   protocol type in the response; the protocol name can be null (KIP-559)
 v8   a reason, kept in the rebalance history (KIP-800)
-v9   a static leader that returns is told to skip the assignment (KIP-814)
+v9   a static leader that returns must skip the assignment (KIP-814)
 """
 
 from collections.abc import Awaitable

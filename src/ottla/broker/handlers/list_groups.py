@@ -38,7 +38,7 @@ def list_groups(
 
 
 async def _in_slices(found: list[ClassicGroup], states: set[str], types: set[str], version: int) -> SlicedResponse:
-    """Groups that change meanwhile are listed as they were or as they are, one or the other."""
+    """A group that changes meanwhile is listed in its old or its new state."""
     response = SlicedResponse(ListGroupsResponse(), "groups", version)
     for groups in in_slices(found):
         await response.add(listed(groups, states, types))

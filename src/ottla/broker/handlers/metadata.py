@@ -34,6 +34,7 @@ from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.changes.topic_changes import missing_topic_error
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
+from ottla.metadata.records import NO_LEADER
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from ottla.security.resources import CLUSTER, Operation, Resource, ResourceType
@@ -280,7 +281,7 @@ class View:
             error = ErrorCode.LEADER_NOT_AVAILABLE
             if leader in live and self.version >= 6:
                 error = ErrorCode.LISTENER_NOT_FOUND
-            leader = -1
+            leader = NO_LEADER
         elif self.version == 0 and offline:
             error = ErrorCode.REPLICA_NOT_AVAILABLE
         if self.version == 0:

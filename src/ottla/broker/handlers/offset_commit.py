@@ -18,11 +18,10 @@ from ottla.broker.dispatch import handles
 from ottla.broker.handler_support.group_requests import request_info, require_group
 from ottla.broker.handler_support.offset_access import refused_topics, take_refused, then
 from ottla.broker.services import Context
+from ottla.coordinator.group.offset_requests import COMMIT_BY_ID_SINCE
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from ottla.security.resources import Operation
-
-BY_ID_SINCE = 10
 
 
 @handles(ApiKey.OFFSET_COMMIT)
@@ -30,7 +29,7 @@ def offset_commit(
     request: OffsetCommitRequest, context: Context
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
     require_group(context, Operation.READ, request.group_id)
-    refused = take_refused(request, context, by_id=context.api_version >= BY_ID_SINCE)
+    refused = take_refused(request, context, by_id=context.api_version >= COMMIT_BY_ID_SINCE)
     if not refused:
         return _commit(request, context)
     answer = _commit(request, context) if request.topics else OffsetCommitResponse()

@@ -72,7 +72,7 @@ def _is_long(group_id: str, topics: Topics | None, context: Context) -> bool:
 async def _in_slices(
     asked: list[Asked], require_stable: bool, context: Context
 ) -> OffsetFetchResponse | SlicedResponse:
-    """The same with pauses. An offset that is committed meanwhile is returned as it was or as it is."""
+    """The same with pauses. An offset that is committed meanwhile is returned with its old or its new value."""
     version = context.api_version
 
     async def fetch_group(each: Asked) -> OffsetFetchResponse.OffsetFetchResponseGroup:
@@ -132,7 +132,7 @@ def _by_size(topics: list[T]) -> Iterator[list[T]]:
 async def _later(
     asked: list[Asked], answers: "list[Found | asyncio.Future[list[FetchedTopic]]]", context: Context
 ) -> OffsetFetchResponse:
-    """Some of it has to be committed first."""
+    """Waits for answers whose offsets are not replicated yet, then builds the response."""
     ready: list[Found] = []
     for answer in answers:
         try:

@@ -183,7 +183,7 @@ def _append(
                         continue
                 _append_one(request, context, replica, records, answer, guard, prepared, outcome)
             except KafkaError as error:
-                outcome.failed.append((name, answer, _without_history(error)))
+                outcome.failed.append((name, answer, _without_traceback(error)))
         outcome.topics.append(TopicAnswer(name=name, topic_id=topic.topic_id, partition_responses=answers))
     if outcome.late:
         return _append_late(request, context, verdicts, outcome)
@@ -313,7 +313,7 @@ async def _append_late(request: ProduceRequest, context: Context, verdicts: Verd
                 replica, _ = _check(request, context, topic, name, hosted, data, verdicts, {})
             _append_one(request, context, replica, records, answer, guard, prepared, outcome)
         except KafkaError as error:
-            outcome.failed.append((name, answer, _without_history(error)))
+            outcome.failed.append((name, answer, _without_traceback(error)))
     return _finish(request, context, outcome)
 
 
@@ -331,7 +331,7 @@ def _finish(request: ProduceRequest, context: Context, outcome: _Outcome) -> Ans
     return response
 
 
-def _without_history(error: KafkaError) -> KafkaError:
+def _without_traceback(error: KafkaError) -> KafkaError:
     """An error without its traceback. The frames in it refer to the list that holds the error: a reference cycle that
     would keep the batch in memory until the next garbage collection."""
     error.__context__ = error.__cause__ = None

@@ -14,27 +14,26 @@ from ottla.broker.handler_support.group_requests import request_info, require_gr
 from ottla.broker.handler_support.offset_access import refused_topics, take_refused
 from ottla.broker.handler_support.transactions.transaction_requests import (
     ABORTABLE_SINCE_OFFSET_COMMIT,
-    IMPLICIT_ADD_SINCE_OFFSET_COMMIT,
     check_partitions,
     require_transaction,
     require_transactional_id,
 )
 from ottla.broker.services import Context
+from ottla.coordinator.group.offset_requests import TRANSACTIONAL_COMMIT_BY_ID_SINCE
 from ottla.coordinator.runtime import APPEND_ERRORS, settled
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from ottla.protocol.wire_values import IMPLICIT_ADD_SINCE_OFFSET_COMMIT
 from ottla.security.resources import Operation
 from ottla.types import OFFSETS_TOPIC, TopicPartition
-
-BY_ID_SINCE = 6
 
 
 @handles(ApiKey.TXN_OFFSET_COMMIT)
 async def txn_offset_commit(request: TxnOffsetCommitRequest, context: Context) -> TxnOffsetCommitResponse:
     require_transaction(context, request.transactional_id)
     require_group(context, Operation.READ, request.group_id)
-    refused = take_refused(request, context, by_id=context.api_version >= BY_ID_SINCE)
+    refused = take_refused(request, context, by_id=context.api_version >= TRANSACTIONAL_COMMIT_BY_ID_SINCE)
     if not refused:
         return await _commit(request, context)
     response = await _commit(request, context) if request.topics else TxnOffsetCommitResponse()

@@ -1,4 +1,4 @@
-"""UnregisterBroker v0: removes a broker that was stopped for good from the cluster."""
+"""UnregisterBroker v0: removes a broker that was stopped permanently from the cluster."""
 
 from ottla.broker.dispatch import handles
 from ottla.broker.services import Context

@@ -4,8 +4,8 @@ v1   flexible (KIP-482)
 v2   transaction version, which decides how strictly a marker's epoch is checked (KIP-1228)
 
 Sent by the coordinators of other brokers, and by admin tools that end a hanging transaction (KIP-664). The response is
-sent when the markers are committed. A marker with the epoch of an earlier coordinator is rejected; one that is sent
-twice is written twice, which changes nothing.
+sent when the markers are committed. A marker with the epoch of an earlier coordinator is rejected. Markers are
+idempotent: one that is sent twice is written twice, which changes nothing.
 """
 
 import asyncio

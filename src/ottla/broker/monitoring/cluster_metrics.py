@@ -94,13 +94,13 @@ def cluster_families(core: Any, services: "Services", counters: ClusterCounters)
             lag.add_metric([topic, str(index), str(broker_id)], missing)
             seconds = 0.0
             if missing > 0:
-                # Infinite for one that never had everything since this broker leads.
+                # Infinite for a follower that was never caught up since this broker became the leader.
                 was_caught_up = follower.caught_up_ms != NEVER_MS
                 seconds = (now_ms - follower.caught_up_ms) / 1000 if was_caught_up else math.inf
             slowest[broker_id] = max(seconds, slowest.get(broker_id, 0.0))
     seconds_behind = core.GaugeMetricFamily(
         "ottla_replica_lag_seconds",
-        "How long ago a follower last had everything; the partition that lags most.",
+        "Time since a follower was last caught up, in the partition that lags most.",
         labels=["broker"],
     )
     for broker_id, seconds in slowest.items():

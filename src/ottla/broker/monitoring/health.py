@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STARTING, SERVING, STOPPING = "starting", "serving", "stopping"
 STUCK_MS = 60_000
-"""A coordinator partition that is loaded for longer than this is reported."""
+"""A coordinator partition that has been loading for longer than this is reported."""
 SHOWN = 20
 """The most partitions that an answer lists."""
 

@@ -4,7 +4,6 @@ A value is looked up in this order: the topic's setting, this broker's dynamic s
 brokers, the file or command line, the default. DescribeConfigs shows which of them was used.
 """
 
-import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,18 +23,17 @@ from ottla.errors import ConfigError, ErrorCode, KafkaError, nearest, with_hint
 from ottla.log.config import TopicConfig
 from ottla.metadata.etcd.location import is_etcd, parse_location
 from ottla.metadata.image import ClusterImage, TopicImage
-from ottla.protocol.wire_values import CONFIG_TYPES
+from ottla.protocol.wire_values import CONFIG_TYPES, ConfigResourceType, ConfigSource
 from ottla.types import OFFSETS_TOPIC, REBALANCES_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from ottla.metadata.changes.topic_changes import NewTopic
 
-__all__ = ["BrokerConfig", "ConfigEntry", "ConfigSource", "Settings", "Synonym", "load_config"]
+__all__ = ["BrokerConfig", "ConfigEntry", "Settings", "Synonym", "load_config"]
 
 BROKER_SETTINGS = settings_of(BrokerConfig)
 TOPIC_SETTINGS = settings_of(TopicConfig)
 
-TOPIC_RESOURCE = 2
 PROTOCOLS = "group.coordinator.rebalance.protocols"
 SESSION_TIMEOUT = "broker.session.timeout.ms"
 ETCD_SESSION_TIMEOUT_MS = 3_000
@@ -57,15 +55,6 @@ SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "log.flush.interval.ms": (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
 }
 """Broker settings with several names: each name, and the factor for its value. The first one that is set is used."""
-
-
-class ConfigSource(enum.IntEnum):
-    TOPIC = 1
-    DYNAMIC_BROKER = 2
-    DYNAMIC_DEFAULT_BROKER = 3
-    STATIC_BROKER = 4
-    DEFAULT = 5
-    BROKER_LOGGER = 6
 
 
 class Synonym(NamedTuple):
@@ -127,7 +116,11 @@ def load_config(values: Mapping[str, str]) -> BrokerConfig:
 def _check_together(config: BrokerConfig) -> None:
     """Settings that are valid alone but not together."""
     if len(config.log_dirs) != 1 or not config.log_dirs[0]:
-        raise ConfigError("log.dirs must have exactly one directory", "Several directories are not supported.")
+        given = ",".join(config.log_dirs)
+        raise ConfigError(
+            f"Invalid value {given} for configuration log.dirs: must be exactly one directory",
+            "Start one broker for each directory: several directories are not supported.",
+        )
     if config.metadata is not None and is_etcd(config.metadata):
         parse_location(config.metadata)
     if (config.etcd_certificate_file is None) != (config.etcd_key_file is None):
@@ -203,7 +196,7 @@ class Settings:
     def min_insync_replicas(self, image: ClusterImage, topic: TopicImage) -> int:
         return self.topic_config(image, topic.name).min_insync_replicas
 
-    def internal_replication_factors(self, image: ClusterImage) -> dict[str, int]:
+    def internal_replication_factors(self) -> dict[str, int]:
         """How many replicas internal topics should have if there are enough brokers, where the user did not set it."""
         config = self.static
         factors = {OFFSETS_TOPIC: config.offsets_topic_replication_factor}
@@ -267,7 +260,7 @@ class Settings:
         except ConfigError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, error.message) from None
 
-    def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
+    def check_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
         known = {
             name: BROKER_SETTINGS.get(BROKER_ALIASES.get(name, name)) or listener_setting(name) for name in configs
         }
@@ -309,7 +302,7 @@ class Settings:
             raise KafkaError(ErrorCode.INVALID_REQUEST, with_hint(error.message, error.hint)) from None
 
     def list_default(self, image: ClusterImage, resource_type: int, name: str) -> Sequence[str] | None:
-        if resource_type == TOPIC_RESOURCE:
+        if resource_type == ConfigResourceType.TOPIC:
             setting = TOPIC_SETTINGS.get(name) or UNUSED_TOPIC_SETTINGS.get(name)
             if setting is None or setting.kind != "list":
                 return None
@@ -326,7 +319,7 @@ class Settings:
     def automatic_topic(self, image: ClusterImage, name: str) -> "NewTopic":
         """The topic to create automatically for `name`. Internal topics have their own settings.
 
-        A replication factor that somebody set is required: with fewer brokers the topic is not created (KIP-115). The
+        A replication factor that the user set is required: with fewer brokers the topic is not created (KIP-115). The
         default is only a target: there are as many replicas as there are brokers, and more as brokers join.
         """
         from ottla.metadata.changes.topic_changes import NewTopic

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from ottla.broker.settings.config import BrokerConfig
 from ottla.broker.settings.listener_security import LISTENER_SETTINGS, PREFIX, RATE_SETTING
-from ottla.checks import port_from_text
+from ottla.checks import endpoint_from_text
 from ottla.errors import ConfigError
 from ottla.security.protocols import SecurityProtocol
 from ottla.types import INT32_MAX, Endpoint
@@ -138,30 +138,27 @@ def check_advertised(config: BrokerConfig) -> None:
 
 def parse_metrics_listen(text: str) -> tuple[str, int]:
     """The host and port of `ottla.metrics.listen`. Raises ConfigError."""
-    host, colon, number = text.rpartition(":")
-    port = port_from_text(number)
-    if not colon or port is None:
+    endpoint = endpoint_from_text(text)
+    if endpoint is None:
         raise ConfigError(
             f"Invalid value {text} for configuration ottla.metrics.listen",
             "Write HOST:PORT, for example 127.0.0.1:9308.",
         )
-    return host.strip("[]"), port
+    return endpoint
 
 
 def _parse(setting: str, items: Sequence[str]) -> list[Listener]:
     found: dict[str, Listener] = {}
     for item in items:
         name, separator, address = item.partition("://")
-        host, colon, number = address.rpartition(":")
-        port = port_from_text(number)
-        host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-        if not (separator and name and colon) or port is None:
+        endpoint = endpoint_from_text(address)
+        if not (separator and name) or endpoint is None:
             raise ConfigError(f"Invalid value {item} for configuration {setting}", EXAMPLE)
         # Kafka ignores the case of listener names.
         name = name.upper()
         if name in found:
             raise ConfigError(f"{setting} has {name} twice", "Use a different name for each listener.")
-        found[name] = Listener(name, host, port)
+        found[name] = Listener(name, *endpoint)
     return list(found.values())
 
 

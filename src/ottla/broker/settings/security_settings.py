@@ -26,7 +26,7 @@ class SecurityConfig(BaseConfig):
     ssl_keystore_type: str | None = setting(
         "ssl.keystore.type",
         None,
-        "PEM or PKCS12 (JKS means the same as PKCS12); not set: whatever the file is.",
+        "PEM or PKCS12 (JKS means the same as PKCS12); not set: detected from the file.",
         read_only=False,
     )
     ssl_keystore_location: str | None = setting(
@@ -54,7 +54,7 @@ class SecurityConfig(BaseConfig):
     ssl_truststore_type: str | None = setting(
         "ssl.truststore.type",
         None,
-        "PEM or PKCS12 (JKS means the same as PKCS12); not set: whatever the file is.",
+        "PEM or PKCS12 (JKS means the same as PKCS12); not set: detected from the file.",
         read_only=False,
     )
     ssl_truststore_location: str | None = setting(
@@ -84,8 +84,8 @@ class SecurityConfig(BaseConfig):
     ssl_cipher_suites: tuple[str, ...] = setting(
         "ssl.cipher.suites",
         (),
-        "The cipher suites, by their standard names or OpenSSL's; empty: OpenSSL's defaults. Without one of TLS 1.3, "
-        "that version is not used.",
+        "The cipher suites, by their standard names or OpenSSL's; empty: OpenSSL's defaults. If none of them is for "
+        "TLS 1.3, that version is not used.",
         read_only=False,
     )
     ssl_client_auth: str = setting(
@@ -183,6 +183,6 @@ class SecurityConfig(BaseConfig):
     authentication_timeout_ms: int = setting(
         "ottla.authentication.timeout.ms",
         30_000,
-        "A connection on a listener with TLS or SASL must have authenticated after this time.",
+        "How long a connection on a listener with TLS or SASL may take to authenticate.",
         at_least=100,
     )

@@ -210,7 +210,7 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
     offsets_topic_replication_factor: int = setting(
         "offsets.topic.replication.factor",
         3,
-        "Replicas of __consumer_offsets. If set, the topic is created once there are as many brokers; the default is "
+        "Replicas of __consumer_offsets. If set, the topic is created once there are that many brokers; the default is "
         "lowered to the number of brokers.",
         kind="short",
         at_least=1,
@@ -245,8 +245,8 @@ class BrokerConfig(ReplicaConfig, ControllerConfig, GroupConfig, TransactionConf
     transaction_state_log_replication_factor: int = setting(
         "transaction.state.log.replication.factor",
         3,
-        "Replicas of __transaction_state. If set, the topic is created once there are as many brokers; the default is "
-        "lowered to the number of brokers.",
+        "Replicas of __transaction_state. If set, the topic is created once there are that many brokers; the default "
+        "is lowered to the number of brokers.",
         kind="short",
         at_least=1,
     )

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Iterable
 
 from ottla.errors import ErrorCode
-from ottla.metadata.changes.config_changes import ConfigOperation, ResourceChange, ResourceResult, ResourceType
+from ottla.metadata.changes.config_changes import ResourceChange, ResourceResult
 from ottla.metadata.changes.quota_changes import QuotaChange, QuotaResult
 from ottla.metadata.changes.scram_changes import MECHANISMS, Deletion, Upsertion, UserResult
 from ottla.net.log_limit import safe_to_log
+from ottla.protocol.wire_values import ConfigOperation, ConfigResourceType
 
 log = logging.getLogger("ottla.metadata")
 
@@ -30,13 +31,13 @@ def log_configs(
 
 
 def _resource(change: ResourceChange) -> str:
-    kind = ResourceType(change.resource_type).name.lower()
+    kind = ConfigResourceType(change.resource_type).name.lower()
     return f"{kind} {change.name}" if change.name else f"every {kind}"
 
 
 def _settings(change: ResourceChange) -> str:
     # Settings of brokers may be secrets: only their names are logged. Those of topics never are.
-    if change.resource_type != ResourceType.TOPIC:
+    if change.resource_type != ConfigResourceType.TOPIC:
         return ", ".join(name for name, _, _ in change.changes)
     return ", ".join(
         f"{name} removed"

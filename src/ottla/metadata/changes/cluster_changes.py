@@ -360,7 +360,7 @@ class ClusterChanges:
                 else:
                     self._producer_ids = decision.reply
                     return
-            raise not_now(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
+            raise retry_later(f"other brokers changed the metadata concurrently, {MAX_ATTEMPTS} attempts failed")
 
 
 def _chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
@@ -383,10 +383,10 @@ def _log_failure(creation: "asyncio.Task[list[TopicResult]]") -> None:
 
 def cannot_commit(error: Exception) -> KafkaError:
     if isinstance(error, SessionExpired):
-        return not_now("this broker's metadata session has expired and is being renewed")
+        return retry_later("this broker's metadata session has expired and is being renewed")
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
 
 
-def not_now(detail: str) -> KafkaError:
-    # Clients look up the controller again and retry.
+def retry_later(detail: str) -> KafkaError:
+    """NOT_CONTROLLER: clients look up the controller again and retry."""
     return KafkaError(ErrorCode.NOT_CONTROLLER, detail)

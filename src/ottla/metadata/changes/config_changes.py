@@ -3,45 +3,31 @@
 Each resource is changed atomically: if one of its settings is rejected, none of them changes.
 """
 
-import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from ottla.checks import number_from_text
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.changes.topic_changes import Rules, check_topic_name
 from ottla.metadata.controller.decisions import Decision, Put
 from ottla.metadata.controller.elections import put_roles, roles_of
 from ottla.metadata.image import ClusterImage
-
-
-class ResourceType(enum.IntEnum):
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
+from ottla.protocol.wire_values import ConfigOperation, ConfigResourceType
+from ottla.types import INT32_MAX
 
 WITHOUT_SETTINGS: Mapping[int, tuple[ErrorCode, str]] = {
-    ResourceType.GROUP: (
+    ConfigResourceType.GROUP: (
         ErrorCode.INVALID_CONFIG,
         "Groups of the classic protocol, the only one that this broker serves, have no settings.",
     ),
-    ResourceType.CLIENT_METRICS: (
+    ConfigResourceType.CLIENT_METRICS: (
         ErrorCode.INVALID_REQUEST,
         "This broker does not collect metrics of clients.",
     ),
 }
 """Resources that exist in Kafka, but have no settings here: the error for setting one, and the reason."""
-
-
-class ConfigOperation(enum.IntEnum):
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 class ConfigChange(NamedTuple):
@@ -106,12 +92,12 @@ def _without_eligible_leaders(image: ClusterImage, request: ResourceChange) -> l
     So the same commit clears the eligible leader replicas.
     """
     kind, name, _ = request
-    if kind not in (ResourceType.TOPIC, ResourceType.BROKER):
+    if kind not in (ConfigResourceType.TOPIC, ConfigResourceType.BROKER):
         return []
     return [
         put_roles(topic, partition, roles_of(partition)._replace(elr=()), image.controller_epoch)
         for topic in image.topics.values()
-        if kind == ResourceType.BROKER or topic.name == name
+        if kind == ConfigResourceType.BROKER or topic.name == name
         for partition in topic.partitions
         if partition.elr
     ]
@@ -123,7 +109,7 @@ def _altered(
     """The change to store; None if there is nothing to store."""
     kind, name, changes = request
     check_form(changes)
-    if kind == ResourceType.TOPIC:
+    if kind == ConfigResourceType.TOPIC:
         if not name:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         check_topic_name(name)
@@ -133,14 +119,15 @@ def _altered(
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         return Put(records.topic_config_key(name), records.write_config(configs))
-    if kind == ResourceType.BROKER:
+    if kind == ConfigResourceType.BROKER:
         if name:
             check_broker_name(name, broker_id)
+            name = str(broker_id)  # the key of its settings, also if the request has a sign or leading zeros
         before = image.broker_configs.get(name, {})
         configs = _changed(image, request, before, rules, incremental)
         # Validate only the settings in this request: those accepted earlier stay valid.
         touched = {change.name for change in changes}
-        rules.check_broker_configs(image, name, {n: v for n, v in configs.items() if n in touched})
+        rules.check_broker_configs(name, {n: v for n, v in configs.items() if n in touched})
         rules.check_listeners(image, name, configs)
         return Put(records.broker_config_key(name), records.write_config(configs))
     if kind in WITHOUT_SETTINGS:
@@ -156,17 +143,21 @@ def _altered(
 def check_resource_name(kind: int, name: str) -> None:
     """Raises INVALID_REQUEST for an empty name: there are no defaults for all groups, or all subscriptions."""
     if not name:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {ResourceType(kind).name} resource must have a name.")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"A {ConfigResourceType(kind).name} resource must have a name.")
 
 
 def check_broker_name(name: str, broker_id: int) -> None:
     """Raises INVALID_REQUEST unless `name` is this broker's id: a broker handles only its own settings."""
-    try:
-        named = int(name)
-    except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Node id must be an integer, but it is: {name}") from None
-    if named != broker_id:
+    if broker_id_of(name, "Node id") != broker_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {broker_id}, but received {name}")
+
+
+def broker_id_of(name: str, what: str) -> int:
+    """The id that is the name of a broker's resource. `what` is how the error names it: Kafka has two texts."""
+    named = None if name != name.strip() else number_from_text(name)
+    if named is None or not -INT32_MAX <= named <= INT32_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{what} must be an integer, but it is: {name}")
+    return named
 
 
 def check_form(changes: Sequence[ConfigChange]) -> None:

@@ -1,6 +1,5 @@
 """The cluster's features: which levels are supported, and the rules of UpdateFeatures (KIP-584, KIP-778). Pure."""
 
-import enum
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.controller.decisions import Decision, Put
 from ottla.metadata.image import ClusterImage
+from ottla.protocol.wire_values import UpgradeType
 
 
 class Feature(NamedTuple):
@@ -24,12 +24,6 @@ FEATURES: Mapping[str, Feature] = {"transaction.version": Feature(0, 2, 2), "ott
 `ottla.metadata.version` is the format of the stored metadata. During a rolling upgrade, brokers of two versions share
 it: a new format gets a new level, and is written only once an operator has raised the level.
 """
-
-
-class UpgradeType(enum.IntEnum):
-    UPGRADE = 1
-    SAFE_DOWNGRADE = 2
-    UNSAFE_DOWNGRADE = 3
 
 
 class FeatureUpdate(NamedTuple):
@@ -105,7 +99,7 @@ def _problem(image: ClusterImage, update: FeatureUpdate) -> str | None:
             return f"Broker {broker.broker_id} supports versions {lowest} to {highest}: upgrade it first."
     current = finalized_level(image, name)
     if level < current and upgrade_type == UpgradeType.UPGRADE:
-        return f"It is at version {current}: a lower one needs a downgrade as upgrade type."
+        return f"It is at version {current}: to lower it, use upgrade type 2 (safe downgrade) or 3 (unsafe downgrade)."
     if level > current and upgrade_type != UpgradeType.UPGRADE:
-        return f"It is at version {current}: a higher one is not a downgrade."
+        return f"It is at version {current}: to raise it, use upgrade type 1 (upgrade)."
     return None

@@ -10,11 +10,11 @@ from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.controller.decisions import Decision, Put
 from ottla.metadata.controller.elections import (
+    CONTROLLER_ONLY,
     MAX_CHANGES,
     Election,
     ElectionRules,
     Roles,
-    controller_only,
     electable_brokers,
     put_roles,
 )
@@ -54,7 +54,7 @@ def alter_reassignments(
                 changed = _cancelled(topic, partition)
             else:
                 changed = _started(image, partition, request.replicas, allow_replication_factor_change)
-                changed = _completed(election, topic, changed) or changed
+                changed = _completed(election, changed) or changed
         except KafkaError as error:
             results.append(ReassignmentResult(request.topic_partition, error.code, error.detail))
             continue
@@ -63,16 +63,16 @@ def alter_reassignments(
     return Decision(results, drafts.changes())
 
 
-def complete_reassignments(image: ClusterImage, rules: ElectionRules, *, limit: int = MAX_CHANGES) -> Decision[int]:
+def complete_reassignments(image: ClusterImage, rules: ElectionRules) -> Decision[int]:
     """Removes the old replicas of partitions whose added replicas are all in sync."""
     drafts = _Drafts(image)
     election = Election(image, rules)
     count = 0
     for topic, partition in reassigning(image):
-        if count < limit and (changed := _completed(election, topic, partition)) is not None:
+        if count < MAX_CHANGES and (changed := _completed(election, partition)) is not None:
             drafts.change(election, topic, partition, changed)
             count += 1
-    return Decision(count, drafts.changes(), controller_only(image))
+    return Decision(count, drafts.changes(), CONTROLLER_ONLY)
 
 
 def reassigning(image: ClusterImage) -> Iterator[tuple[TopicImage, PartitionImage]]:
@@ -134,7 +134,7 @@ def _cancelled(topic: TopicImage, partition: PartitionImage) -> PartitionImage:
     return partition._replace(replicas=original, adding=(), removing=(), isr=isr)
 
 
-def _completed(election: Election, topic: TopicImage, partition: PartitionImage) -> PartitionImage | None:
+def _completed(election: Election, partition: PartitionImage) -> PartitionImage | None:
     """The partition with its wanted replicas only; None while added replicas are not in sync, or nobody else could
     lead."""
     wanted = tuple(r for r in partition.replicas if r not in partition.removing)
@@ -184,9 +184,7 @@ class _Drafts:
 # Internal topics
 
 
-def grow_internal_topics(
-    image: ClusterImage, rules: ElectionRules, factors: Mapping[str, int], *, limit: int = MAX_CHANGES
-) -> Decision[int]:
+def grow_internal_topics(image: ClusterImage, rules: ElectionRules, factors: Mapping[str, int]) -> Decision[int]:
     """Adds replicas to internal topics that were created when there were fewer brokers than `factors` require.
 
     Without this, the first broker of a new cluster would keep the only copy of all committed offsets (KIP-115).
@@ -203,7 +201,7 @@ def grow_internal_topics(
             continue
         placed = place_replicas(racks, len(topic.partitions), factor)
         for partition, target in zip(topic.partitions, placed, strict=True):
-            if partition.is_reassigning or len(partition.replicas) >= factor or count >= limit:
+            if partition.is_reassigning or len(partition.replicas) >= factor or count >= MAX_CHANGES:
                 continue
             # Existing replicas stay: they have the records.
             missing = [r for r in partition.replicas if r not in target]
@@ -213,4 +211,4 @@ def grow_internal_topics(
             changed = _started(image, partition, replicas, allow_replication_factor_change=True)
             drafts.change(election, topic, partition, changed)
             count += 1
-    return Decision(count, drafts.changes(), controller_only(image))
+    return Decision(count, drafts.changes(), CONTROLLER_ONLY)

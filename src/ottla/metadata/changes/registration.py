@@ -9,7 +9,7 @@ from ottla.metadata.changes.features import check_supported, default_levels, sup
 from ottla.metadata.controller.decisions import Decision, Put, Remove
 from ottla.metadata.controller.elections import Election, ElectionRules, Roles, electable_brokers, put_roles, roles_of
 from ottla.metadata.image import BrokerRegistration, ClusterImage, PartitionImage, TopicImage
-from ottla.metadata.records import NO_LEADER, RecoveringReplica
+from ottla.metadata.records import NO_CONTROLLER, NO_LEADER, RecoveringReplica
 from ottla.types import TopicPartition
 
 SHOWN_PARTITIONS = 3
@@ -173,7 +173,7 @@ def _unreported(image: ClusterImage, broker_id: int) -> "list[tuple[TopicImage, 
 
 def become_controller(image: ClusterImage, broker_id: int, now: int) -> Decision[None]:
     """Creates the controller key if there is no controller. Losing the race for it is not an error."""
-    if image.controller_id != -1:
+    if image.controller_id != NO_CONTROLLER:
         return Decision(None)
     return Decision(
         None,
@@ -194,7 +194,7 @@ def mark_leaving(image: ClusterImage, broker_id: int, now: int) -> Decision[None
 
 
 def unregister(image: ClusterImage, broker_id: int) -> Decision[None]:
-    """Removes a broker that was stopped for good: nobody waits for it at the next start."""
+    """Removes a broker that was stopped permanently: nobody waits for it at the next start."""
     if broker_id not in image.known_brokers:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered")
     if broker_id in image.brokers:

@@ -37,7 +37,7 @@ class Rules(Protocol):
     def check_topic_configs(self, image: ClusterImage, configs: Mapping[str, str]) -> None:
         """Raises KafkaError if these settings are invalid for a topic."""
 
-    def check_broker_configs(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
+    def check_broker_configs(self, broker: str, configs: Mapping[str, str]) -> None:
         """Raises KafkaError if these settings are invalid for a running broker ("" for all of them)."""
 
     def check_listeners(self, image: ClusterImage, broker: str, configs: Mapping[str, str]) -> None:
@@ -51,7 +51,7 @@ class Rules(Protocol):
 
     def min_insync_replicas(self, image: ClusterImage, topic: TopicImage) -> int: ...
 
-    def internal_replication_factors(self, image: ClusterImage) -> Mapping[str, int]: ...
+    def internal_replication_factors(self) -> Mapping[str, int]: ...
 
 
 class NewTopic(NamedTuple):

@@ -16,6 +16,7 @@ from ottla.metadata.controller.decisions import Decision
 from ottla.metadata.controller.elections import MAX_CHANGES, ElectionRules
 from ottla.metadata.controller.sweep import Sweep
 from ottla.metadata.image import ClusterImage
+from ottla.metadata.records import NO_CONTROLLER, NO_LEADER
 
 log = logging.getLogger("ottla.metadata")
 
@@ -25,7 +26,7 @@ Decide = Callable[[ClusterImage], Decision[int]]
 class ControllerRules(ElectionRules, Protocol):
     """What the controller needs from the settings."""
 
-    def internal_replication_factors(self, image: ClusterImage) -> Mapping[str, int]:
+    def internal_replication_factors(self) -> Mapping[str, int]:
         """How many replicas internal topics should have, if there are enough brokers."""
 
 
@@ -58,13 +59,13 @@ class ControllerDuties:
         if image.brokers is not before.brokers:
             self._seen |= image.brokers.keys()
             return True
-        if image.controller_id == -1:
+        if image.controller_id == NO_CONTROLLER:
             return True
         if image.controller_id != self._broker_id or image.topics is before.topics:
             return False
         known = before.topics
         return any(
-            partition.leader == -1
+            partition.leader == NO_LEADER
             or partition.adding
             or partition.removing
             or partition.leader != partition.replicas[0]
@@ -87,9 +88,9 @@ class ControllerDuties:
         if own is None or own.is_leaving:
             return
         changed = 0
-        if image.controller_id == -1:
+        if image.controller_id == NO_CONTROLLER:
             changed = await self._submit(self._take_over)
-        if image.controller_id in (-1, self._broker_id):
+        if image.controller_id in (NO_CONTROLLER, self._broker_id):
             changed += await self._repeat(self._elect_with(Sweep()))
             await self._move_replicas()
         if changed:
@@ -108,7 +109,7 @@ class ControllerDuties:
         """Completes reassignments, and adds replicas to internal topics that have too few."""
         if grown := await self._repeat(
             lambda image: reassignments.grow_internal_topics(
-                image, self._rules, self._rules.internal_replication_factors(image)
+                image, self._rules, self._rules.internal_replication_factors()
             )
         ):
             log.info("controller %d: %d partitions of internal topics get more replicas", self._broker_id, grown)

@@ -18,6 +18,8 @@ from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
 from ottla.metadata.records import NO_LEADER
 from ottla.types import TopicPartition
 
+CONTROLLER_ONLY = (Unchanged(records.CONTROLLER), Unchanged(records.CONTROLLER_EPOCH))
+"""What a commit of the controller requires: nobody else became controller meanwhile, and its key still exists."""
 MAX_CHANGES = 100
 """The most partitions that one commit changes. An election of thousands of leaders does not hold up everything else,
 and a store may limit the size of a commit (etcd: 128 operations)."""
@@ -143,11 +145,6 @@ def electable_brokers(image: ClusterImage) -> set[int]:
     return {broker_id for broker_id, broker in image.brokers.items() if not broker.is_leaving}
 
 
-def controller_only(image: ClusterImage) -> tuple[Unchanged, ...]:
-    """What a commit of the controller requires: nobody else became controller meanwhile, and its key still exists."""
-    return Unchanged(records.CONTROLLER), Unchanged(records.CONTROLLER_EPOCH)
-
-
 def put_roles(
     topic: TopicImage, partition: PartitionImage, roles: Roles, controller_epoch: int, *, new_epoch: bool | None = None
 ) -> Put:
@@ -180,7 +177,7 @@ def elect_leaders(
     Changes at most `limit` partitions; the reply is their number. With `sweep` it continues where the last call ended.
     """
     changes = _elections(Election(image, rules, awaited=awaited), limit, sweep or Sweep())
-    return Decision(len(changes), changes, controller_only(image))
+    return Decision(len(changes), changes, CONTROLLER_ONLY)
 
 
 def _elections(election: Election, limit: int, sweep: Sweep) -> list[Put]:
@@ -334,9 +331,7 @@ def _requested(
 # Preferred leaders
 
 
-def elect_preferred_leaders(
-    image: ClusterImage, *, limit: int = MAX_CHANGES, sweep: Sweep | None = None
-) -> Decision[int]:
+def elect_preferred_leaders(image: ClusterImage, *, sweep: Sweep | None = None) -> Decision[int]:
     """Makes the preferred replica the leader of each partition, where it is alive and in sync."""
     alive = electable_brokers(image)
 
@@ -346,8 +341,8 @@ def elect_preferred_leaders(
         roles = roles_of(partition)._replace(leader=partition.replicas[0])
         return put_roles(topic, partition, roles, image.controller_epoch)
 
-    changes = (sweep or Sweep()).changes(image, image.brokers, find, limit)
-    return Decision(len(changes), changes, controller_only(image))
+    changes = (sweep or Sweep()).changes(image, image.brokers, find, MAX_CHANGES)
+    return Decision(len(changes), changes, CONTROLLER_ONLY)
 
 
 def is_imbalanced(image: ClusterImage) -> bool:

@@ -11,9 +11,10 @@ import ssl
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, error_text
 from ottla.metadata.etcd.http import HttpConnection
 from ottla.metadata.etcd.location import EtcdAccess, EtcdLocation, Member
+from ottla.types import compact_json
 
 log = logging.getLogger("ottla.metadata")
 
@@ -22,7 +23,7 @@ IDLE_CONNECTIONS_MAX = 4
 
 # gRPC's codes, as the gateway reports them.
 NOT_FOUND, PERMISSION_DENIED, RESOURCE_EXHAUSTED = 5, 7, 8
-FAILED_PRECONDITION, OUT_OF_RANGE, UNAVAILABLE, UNAUTHENTICATED = 9, 11, 14, 16
+FAILED_PRECONDITION, UNAVAILABLE, UNAUTHENTICATED = 9, 14, 16
 _TRANSIENT = (4, 10, UNAVAILABLE, 2, 1)
 """DEADLINE_EXCEEDED, ABORTED, UNAVAILABLE (no leader, timed out), UNKNOWN, CANCELLED: another member may answer."""
 
@@ -80,7 +81,7 @@ class EtcdClient:
 
         With `repeat`, a call without an answer is retried on the next member.
         """
-        data = json.dumps(body, separators=(",", ":")).encode()
+        data = compact_json(body)
         reason = ""
         for _ in self.location.members:
             member = self.member
@@ -201,7 +202,7 @@ def _text(error: Exception) -> str:
         return "timed out"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
-    return str(error) or type(error).__name__
+    return error_text(error)
 
 
 def _tls_context(location: EtcdLocation, access: EtcdAccess) -> ssl.SSLContext | None:

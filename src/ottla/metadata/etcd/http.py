@@ -14,6 +14,7 @@ from ottla.metadata.etcd.location import Member
 HEADER_BYTES_MAX = 64 << 10
 BODY_BYTES_MAX = 256 << 20
 _LIMIT = 1 << 20
+_LONG_HEADER = f"the header of the answer has more than {HEADER_BYTES_MAX} bytes"
 
 
 class HttpError(OSError):
@@ -94,11 +95,13 @@ class HttpConnection:
         except asyncio.IncompleteReadError as error:
             raise HttpError("the connection was closed before the answer") from error
         except asyncio.LimitOverrunError as error:
-            raise HttpError("the header of the answer is too long") from error
+            raise HttpError(_LONG_HEADER) from error
+        if len(head) > HEADER_BYTES_MAX:
+            raise HttpError(_LONG_HEADER)
         first, *fields = head[:-4].decode("latin-1").split("\r\n")
         version, _, rest = first.partition(" ")
         status = unsigned_from_text(rest.partition(" ")[0])
-        if len(head) > HEADER_BYTES_MAX or not version.startswith("HTTP/1.") or status is None:
+        if not version.startswith("HTTP/1.") or status is None:
             raise HttpError(f"the answer is not HTTP: {first[:60]!r}")
         found = {}
         for line in fields:

@@ -26,7 +26,6 @@ from ottla.metadata.etcd.transactions import (
     Keys,
     Plan,
     check_all,
-    check_operation,
     comparisons,
     delete,
     modified_at,
@@ -37,7 +36,8 @@ from ottla.metadata.etcd.transactions import (
     size_of,
     version_is,
 )
-from ottla.metadata.store import Check, Operation, StoreUnavailable
+from ottla.metadata.store import Check, Operation, StoreUnavailable, check_operation
+from ottla.types import compact_json
 
 ATTEMPTS_MAX = 50
 
@@ -89,7 +89,7 @@ class LargeCommits:
         batch: list[Json] = []
         size = 0
         for number, step in enumerate(steps):
-            value = json.dumps(step, separators=(",", ":")).encode()
+            value = compact_json(step)
             if batch and size + len(value) > BYTES_MAX:
                 await self._while_locked(locked_at, batch)
                 batch, size = [], 0

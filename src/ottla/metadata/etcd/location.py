@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ottla.checks import port_from_text
+from ottla.checks import endpoint_from_text
 from ottla.errors import ConfigError
 from ottla.types import Endpoint
 
@@ -71,13 +71,7 @@ def parse_location(text: str) -> EtcdLocation:
 
 
 def _member(text: str, address: str) -> Member:
-    host, port = address, str(DEFAULT_PORT)
-    if address.startswith("["):
-        host, _, rest = address[1:].partition("]")
-        port = rest.removeprefix(":") or port
-    elif ":" in address:
-        host, _, port = address.rpartition(":")
-    number = port_from_text(port)
-    if not host or not number or ("[" not in address and ":" in host):
+    member = endpoint_from_text(address, default_port=DEFAULT_PORT, needs_brackets=True)
+    if member is None or not all(member):
         raise ConfigError(f"{text}: {address!r} is not HOST:PORT with a port from 1 to 65535", _EXAMPLE)
-    return Member(host, number)
+    return member

@@ -32,7 +32,6 @@ from ottla.metadata.etcd.session_writes import ANSWER_TIMEOUT_S, GIVE_UP_S, Sess
 from ottla.metadata.etcd.transactions import (
     Json,
     Keys,
-    check_operation,
     comparisons,
     fits_one_transaction,
     put,
@@ -47,6 +46,7 @@ from ottla.metadata.store import (
     Operation,
     SessionExpired,
     StoreUnavailable,
+    check_operation,
 )
 
 log = logging.getLogger("ottla.metadata")
@@ -261,13 +261,16 @@ class EtcdStore(MetadataStore):
         return sorted(entry for entry in self._copy.entries.values() if entry.key.startswith(prefix))
 
     async def sync(self) -> None:
-        self._require_session()
         copy = self._copy
+        await self._delivered(copy, await self._require_last_commit())
+
+    async def _require_last_commit(self) -> int:
+        """The same, for a caller that needs a session and an answer: raises SessionExpired or StoreUnavailable."""
+        self._require_session()
         try:
-            revision = await self._last_commit()
+            return await self._last_commit()
         except (EtcdUnavailable, EtcdError) as error:
             raise StoreUnavailable(f"etcd does not answer: {error}") from error
-        await self._delivered(copy, revision)
 
     async def _last_commit(self) -> int:
         """The revision of the last commit of any session."""
@@ -396,12 +399,8 @@ class EtcdStore(MetadataStore):
 
     async def sync_received(self) -> None:
         """Like `sync`, but in the middle of a large commit it does not wait for its end."""
-        self._require_session()
         copy = self._copy
-        try:
-            revision = await self._last_commit()
-        except (EtcdUnavailable, EtcdError) as error:
-            raise StoreUnavailable(f"etcd does not answer: {error}") from error
+        revision = await self._require_last_commit()
         if not await self._reached(lambda: copy.received >= revision, GIVE_UP_S):
             raise StoreUnavailable(f"{self.location}: the watch does not deliver revision {revision}")
         self._require_session()

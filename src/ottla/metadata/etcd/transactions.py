@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 from ottla.metadata.store import (
     ANY_VERSION,
     Check,
-    Conflict,
     Create,
     Delete,
     Entry,
     Operation,
     Set,
+    check_operation,
 )
 
 KEYS_MAX = 100
@@ -135,19 +135,6 @@ def requests(keys: Keys, operation: Operation, lease: int) -> list[Json]:
     if isinstance(operation, Set):
         return [put(key, operation.value, keep_lease=True)]
     return [delete(key)] if isinstance(operation, Delete) else []
-
-
-def check_operation(operation: Operation, found: Entry | None) -> None:
-    """Raises Conflict if an operation does not match the entry that was found."""
-    if isinstance(operation, Create):
-        if found is not None:
-            raise Conflict(operation, "the key exists")
-    elif found is None:
-        raise Conflict(operation, "no such key")
-    elif operation.version not in (ANY_VERSION, found.version):
-        raise Conflict(operation, f"version {found.version}, not {operation.version}")
-    elif isinstance(operation, Check) and operation.created not in (ANY_VERSION, found.created):
-        raise Conflict(operation, f"created at {found.created}, not {operation.created}")
 
 
 def check_all(entries: Mapping[str, Entry], operations: Iterable[Operation]) -> None:

@@ -4,12 +4,21 @@ import sqlite3
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ottla.metadata.store import ANY_VERSION, Change, Check, Conflict, Create, Delete, Entry, Operation, Set
+from ottla.metadata.store import (
+    Change,
+    Check,
+    Create,
+    Delete,
+    Entry,
+    Operation,
+    Set,
+    check_operation,
+)
 
 COLUMNS = "key, value, version, created, modified, session_id"
 
 
-class News(NamedTuple):
+class CommittedChanges(NamedTuple):
     """What was committed after revision `since`, up to `revision`."""
 
     since: int
@@ -27,15 +36,11 @@ def apply_operations(writer: sqlite3.Connection, operations: Sequence[Operation]
         key = operation.key
         if isinstance(operation, Create):
             owner = session_id if operation.ephemeral else 0
-            try:
-                execute(
-                    "INSERT INTO entries VALUES (?, ?, 0, ?, ?, ?)",
-                    (key, operation.value, revision, revision, owner),
-                )
-            except sqlite3.IntegrityError:
-                raise Conflict(operation, "the key exists") from None
-            continue
-        if isinstance(operation, Set):
+            cursor = execute(
+                "INSERT INTO entries VALUES (?, ?, 0, ?, ?, ?) ON CONFLICT (key) DO NOTHING",
+                (key, operation.value, revision, revision, owner),
+            )
+        elif isinstance(operation, Set):
             cursor = execute(
                 "UPDATE entries SET value = ?, version = version + 1, modified = ? "
                 "WHERE key = ? AND (version = ? OR ? = -1)",
@@ -47,24 +52,13 @@ def apply_operations(writer: sqlite3.Connection, operations: Sequence[Operation]
                 (key, operation.version, operation.version),
             )
         if isinstance(operation, Check) or cursor.rowcount == 0:
-            _require(writer, operation)
+            row = execute(f"SELECT {COLUMNS} FROM entries WHERE key = ?", (key,)).fetchone()
+            check_operation(operation, None if row is None else Entry(*row))
         if isinstance(operation, Delete):
             execute("INSERT OR REPLACE INTO removals VALUES (?, ?, ?)", (key, revision, now))
             removed = True
     execute("UPDATE state SET revision = ?", (revision,))
     return removed
-
-
-def _require(writer: sqlite3.Connection, operation: Set | Delete | Check) -> None:
-    """Raises Conflict if the key is not in the state that `operation` expects."""
-    row = writer.execute("SELECT version, created FROM entries WHERE key = ?", (operation.key,)).fetchone()
-    if row is None:
-        raise Conflict(operation, "no such key")
-    version, created = row
-    if operation.version not in (ANY_VERSION, version):
-        raise Conflict(operation, f"version {version}, not {operation.version}")
-    if isinstance(operation, Check) and operation.created not in (ANY_VERSION, created):
-        raise Conflict(operation, f"created at {created}, not {operation.created}")
 
 
 def forget_removals(writer: sqlite3.Connection, *, before: int) -> None:
@@ -75,7 +69,7 @@ def forget_removals(writer: sqlite3.Connection, *, before: int) -> None:
         writer.execute("UPDATE state SET removals_kept_since = max(removals_kept_since, ?)", (newest,))
 
 
-def read_news(connection: sqlite3.Connection, since: int, session_id: int) -> News:
+def read_changes(connection: sqlite3.Connection, since: int, session_id: int) -> CommittedChanges:
     """What was committed after revision `since`."""
     execute = connection.execute
     execute("BEGIN")  # one snapshot for all the reads
@@ -95,4 +89,4 @@ def read_news(connection: sqlite3.Connection, since: int, session_id: int) -> Ne
     finally:
         execute("COMMIT")
     changes.sort(key=lambda change: change.revision)
-    return News(since, revision, alive is not None and since >= kept_since, changes)
+    return CommittedChanges(since, revision, alive is not None and since >= kept_since, changes)

@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ottla.clock import Clock, monotonic, system_clock
 from ottla.errors import OttlaError
 from ottla.metadata.sqlite.database_copy import SPACE_NEEDED_BYTES, copy_database, disk_full, free_bytes, is_disk_full
-from ottla.metadata.sqlite.operations import COLUMNS, News, apply_operations, forget_removals, read_news
+from ottla.metadata.sqlite.operations import COLUMNS, CommittedChanges, apply_operations, forget_removals, read_changes
 from ottla.metadata.sqlite.schema import LOCK_WAIT_SECONDS, prepare_tables, use_wal
 from ottla.metadata.sqlite.session_locks import Peers, SessionLocks, WakeUps
 from ottla.metadata.store import Delete, Entry, MetadataStore, Operation, SessionExpired, StoreUnavailable
@@ -136,7 +136,10 @@ class SqliteStore(MetadataStore):
                 self.session_id = self._add_session(copy)
                 others = copy.execute("SELECT count(*) FROM sessions").fetchone()[0] - 1
         except sqlite3.Error as problem:
-            raise OttlaError(f"cannot read metadata database {self.path}: {problem}") from problem
+            raise OttlaError(
+                f"cannot read metadata database {self.path}: {problem}",
+                "Check that Ottla created the file, or restore it from a backup.",
+            ) from problem
         if others:
             self.session_id, self._reader, self._writer = 0, None, None
             copy.close()
@@ -179,7 +182,7 @@ class SqliteStore(MetadataStore):
     def _connect(self) -> sqlite3.Connection:
         # SQLite would create it readable for everyone. Its other files get the permissions of this one. Only a new file
         # is opened here: closing a file drops all locks that this process has on it, SQLite's too.
-        # The next broker to stop would take itself for the last one and delete the log that the others write.
+        # The next broker to stop would then consider itself the last one, and delete the WAL that the others write.
         with contextlib.suppress(OSError):  # SQLite reports what is wrong
             os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(self.path, timeout=LOCK_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
@@ -196,7 +199,7 @@ class SqliteStore(MetadataStore):
         try:
             with _transaction(writer):
                 session_id = self._add_session(writer)
-                # Locked before the row is visible, so that others do not take a new session for a dead one.
+                # Locked before the row is visible, so that others do not mistake a new session for a dead one.
                 handle = self._locks.take(session_id)
         except BaseException:
             if handle >= 0:
@@ -279,11 +282,11 @@ class SqliteStore(MetadataStore):
         loop = asyncio.get_running_loop()
         # Shielded: if the caller is cancelled, the commit still happens and its changes must be delivered.
         written = loop.run_in_executor(self._thread, self._commit, operations, self.session_id)
-        await asyncio.shield(self._and_catch_up(written))
+        await asyncio.shield(self._catch_up_after(written))
 
-    async def _and_catch_up(self, written: "asyncio.Future[News | None]") -> None:
+    async def _catch_up_after(self, written: "asyncio.Future[CommittedChanges | None]") -> None:
         try:
-            news = await written
+            committed = await written
         except SessionExpired:
             self._lose_session()
             raise
@@ -291,8 +294,8 @@ class SqliteStore(MetadataStore):
             problem = disk_full(self.path) if is_disk_full(error, self.path) else f"{self.path}: {error}"
             raise StoreUnavailable(problem) from error
         self._wake_ups.wake(self._peers.known)
-        if news is not None and news.since == self._seen_revision and self.session_id:
-            self._deliver(news)
+        if committed is not None and committed.since == self._seen_revision and self.session_id:
+            self._deliver(committed)
         else:
             self._catch_up()
 
@@ -304,7 +307,7 @@ class SqliteStore(MetadataStore):
         self._commit(operations, self.session_id)
         self._catch_up()
 
-    def _commit(self, operations: Sequence[Operation], session_id: int) -> "News | None":
+    def _commit(self, operations: Sequence[Operation], session_id: int) -> "CommittedChanges | None":
         """Runs in the writer thread. Returns the changes: reading those of a large commit here keeps the loop free."""
         writer = self._writer
         if writer is None:
@@ -314,7 +317,7 @@ class SqliteStore(MetadataStore):
                 raise SessionExpired()
             self._apply(operations, session_id)
         try:
-            return read_news(writer, self._seen_revision, session_id)
+            return read_changes(writer, self._seen_revision, session_id)
         except sqlite3.Error:
             return None  # Committed nevertheless; the loop reads the changes.
 
@@ -335,21 +338,21 @@ class SqliteStore(MetadataStore):
     def _catch_up(self) -> None:
         """Delivers everything committed since the last call to the watches, in one call."""
         if self._reader is not None and self.session_id:
-            self._deliver(read_news(self._reader, self._seen_revision, self.session_id))
+            self._deliver(read_changes(self._reader, self._seen_revision, self.session_id))
 
-    def _deliver(self, news: "News") -> None:
-        self._seen_revision = news.revision
-        if not news.is_session_alive:
+    def _deliver(self, committed: "CommittedChanges") -> None:
+        self._seen_revision = committed.revision
+        if not committed.is_session_alive:
             self._lose_session()
-        elif news.changes:
-            self._call_watchers(news.changes)
+        elif committed.changes:
+            self._call_watchers(committed.changes)
 
     def _poll(self) -> None:
         """Checks for other sessions and their commits, and schedules the next check."""
         if self._reader is None or not self.session_id:
             return
         try:
-            self._look_around(self._reader)
+            self._check_others(self._reader)
         except (sqlite3.Error, OSError):
             log.exception("%s: cannot read, will be retried", self.path)
         if self.session_id:
@@ -362,7 +365,7 @@ class SqliteStore(MetadataStore):
             self._timer.cancel()
         self._poll()
 
-    def _look_around(self, reader: sqlite3.Connection) -> None:
+    def _check_others(self, reader: sqlite3.Connection) -> None:
         now = self._monotonic()
         data_version = reader.execute("PRAGMA data_version").fetchone()[0]
         if data_version != self._data_version:

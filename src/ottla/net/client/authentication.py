@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
+from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError, error_text_with_type
 from ottla.net.client.client_security import Login
 from ottla.protocol.api import API, ApiKey
 from ottla.types import Endpoint
@@ -62,7 +62,7 @@ async def _start(endpoint: Endpoint, login: Login) -> "ClientExchange":
     except KafkaError:
         raise
     except Exception as error:
-        said = error.message if isinstance(error, OttlaError) else f"{type(error).__name__}: {error}"
+        said = error.message if isinstance(error, OttlaError) else error_text_with_type(error)
         hint = error.hint if isinstance(error, OttlaError) else "Fix the function that provides the token."
         raise AuthenticationError(f"cannot authenticate at {endpoint} with {login}: {said}", hint) from error
 

@@ -121,7 +121,7 @@ class Peers:
         """Every established connection."""
         return [link.connection for link in self._links.values() if link.connection is not None and link.is_connected]
 
-    def owing(self) -> list[Endpoint]:
+    def awaited_nodes(self) -> list[Endpoint]:
         """The nodes with pending requests. Lanes with long polls only count if no other lane has a pending request."""
         waiting = [(lane, link.endpoint) for (_, lane), link in self._links.items() if link.waiting_count]
         quick = [endpoint for lane, endpoint in waiting if not lane]

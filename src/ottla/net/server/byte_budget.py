@@ -10,8 +10,9 @@ from typing import Generic, TypeVar
 
 Holder = TypeVar("Holder")
 
-RELIEF = 8
-"""Cutting connections frees this fraction of the budget, so that it is not repeated for every new connection."""
+FREED_SHARE = 8
+"""Cutting connections frees one part in this many of the budget, so that it is not repeated for every new
+connection."""
 
 
 class ByteBudget(Generic[Holder]):
@@ -40,7 +41,7 @@ class ByteBudget(Generic[Holder]):
         """The connections to cut so that the others fit: the slowest first, the larger of equally slow ones first."""
         if self.used <= self.limit:
             return []
-        excess = self.used - (self.limit - self.limit // RELIEF)
+        excess = self.used - (self.limit - self.limit // FREED_SHARE)
         chosen = []
         for holder in sorted(self.held, key=lambda holder: (speed(holder), -self.held[holder])):
             if excess <= 0:

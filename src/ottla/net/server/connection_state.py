@@ -5,6 +5,9 @@ a connection checks the state, so a new rule is a new row here.
 """
 
 import enum
+from functools import partial
+
+from ottla.checks import moved
 
 
 class State(enum.IntEnum):
@@ -25,7 +28,7 @@ class State(enum.IntEnum):
 READING, HELD, ENDING, CLOSING, CLOSED = State
 """Module-level names: reading an enum's member through its class costs twice as much on every frame."""
 
-ALLOWED: dict[State, frozenset[State]] = {
+TRANSITIONS: dict[State, frozenset[State]] = {
     # Straight to CLOSING when no response is owed; straight to CLOSED when the peer resets the connection.
     READING: frozenset({HELD, ENDING, CLOSING, CLOSED}),
     HELD: frozenset({READING, ENDING, CLOSING, CLOSED}),
@@ -36,8 +39,4 @@ ALLOWED: dict[State, frozenset[State]] = {
     CLOSED: frozenset(),
 }
 
-
-def move(current: State, new: State) -> State:
-    """Returns `new` if the table allows it. Anything else is a bug in the caller."""
-    assert new in ALLOWED[current], f"a server connection cannot move from {current.name} to {new.name}"
-    return new
+move = partial(moved, TRANSITIONS, "a server connection")

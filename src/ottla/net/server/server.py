@@ -42,13 +42,13 @@ class Server:
         self.receive_view = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self.spares = SpareBuffers()
         self.turns = Turns(self.loop, self.limits.max_turn_ms)
-        self.unread_responses: ByteBudget[Connection] = ByteBudget(self.limits.max_unread_bytes, self._relieve_soon)
+        self.unread_responses: ByteBudget[Connection] = ByteBudget(self.limits.max_unread_bytes, self._cut_slowest_soon)
         self.incomplete_requests: ByteBudget[Connection] = ByteBudget(
-            self.limits.max_incomplete_bytes, self._relieve_soon
+            self.limits.max_incomplete_bytes, self._cut_slowest_soon
         )
         self.cut = 0
         """Connections that were cut because memory ran short."""
-        self._relieving = False
+        self._is_cutting = False
         self.newcomers: Newcomers[Connection | TlsTransport] = Newcomers(self.limits.max_newcomers)
         """Connections whose peers have not authenticated yet."""
         self.failed_handshakes = 0
@@ -192,7 +192,7 @@ class Server:
         limit = self._closings
         if limit.allows(self.loop.time()):
             host, port = connection.client_host[1:], connection.client_port
-            log.info("closing connection from %s:%d: %s%s", host, port, safe_to_log(reason), limit.suffix)
+            log.info("connection from %s:%d is closed: %s%s", host, port, safe_to_log(reason), limit.suffix)
 
     def connection_opened(self, connection: Connection) -> None:
         self.connections.add(connection)
@@ -238,14 +238,14 @@ class Server:
 
     # Cut in the loop's next turn: the budget is overdrawn in the middle of somebody's write or read.
 
-    def _relieve_soon(self) -> None:
-        if not self._relieving:
-            self._relieving = True
-            self.loop.call_soon(self._relieve)
+    def _cut_slowest_soon(self) -> None:
+        if not self._is_cutting:
+            self._is_cutting = True
+            self.loop.call_soon(self._cut_slowest)
 
-    def _relieve(self) -> None:
+    def _cut_slowest(self) -> None:
         """Cuts the slowest connections to free memory for the others."""
-        self._relieving = False
+        self._is_cutting = False
         now = self.loop.time()
         for connection in self.unread_responses.excess(lambda connection: connection.flow.speed(now)):
             self.cut += 1

@@ -4,6 +4,9 @@ Whether the socket is open is not one of them: only its transport knows.
 """
 
 import enum
+from functools import partial
+
+from ottla.checks import moved
 
 
 class Phase(enum.IntEnum):
@@ -18,7 +21,7 @@ class Phase(enum.IntEnum):
     SECURED = 3
     """Requests are decrypted, responses are encrypted."""
     ENDED = 4
-    """The client has said goodbye (close_notify): nothing follows, but it can still receive responses."""
+    """The client has sent close_notify: nothing follows, but it can still receive responses."""
     BROKEN = 5
     """After an error, OpenSSL decrypts and encrypts nothing more."""
 
@@ -26,7 +29,7 @@ class Phase(enum.IntEnum):
 NEW, HANDSHAKING, FAILED, SECURED, ENDED, BROKEN = Phase
 """Module-level names: reading an enum's member through its class costs twice as much on every delivery."""
 
-ALLOWED: dict[Phase, frozenset[Phase]] = {
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     # Not to SECURED: a client cannot finish the handshake before it has received our part of it.
     NEW: frozenset({HANDSHAKING, FAILED}),
     HANDSHAKING: frozenset({SECURED, FAILED}),
@@ -36,8 +39,4 @@ ALLOWED: dict[Phase, frozenset[Phase]] = {
     BROKEN: frozenset(),
 }
 
-
-def move(current: Phase, new: Phase) -> Phase:
-    """Returns `new` if the table allows it. Anything else is a bug in the caller."""
-    assert new in ALLOWED[current], f"TLS on a server connection cannot move from {current.name} to {new.name}"
-    return new
+move = partial(moved, TRANSITIONS, "TLS on a server connection")

@@ -51,6 +51,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._raw: asyncio.Transport
         self._phase: Phase = NEW
         self._failure = ""  # why the phase is BROKEN
+        # Not phases: each of these may be true or false within a phase.
         self._has_turn = False  # the handshake will continue in a turn of its own
         self._is_paused = False  # the connection reads nothing
         self._is_delivering = False  # `_deliver` is active, further up the stack

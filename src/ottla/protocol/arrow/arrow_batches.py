@@ -5,8 +5,8 @@
         is_whole = builder.add("orders", 0, section, from_offset, until_offset)
     batch = builder.finish()                                        # a pyarrow.RecordBatch of schema("us")
 
-No Python object is created per record. `ottla.client.consumer.arrow.read_partition` does all of this for the bytes of
-a fetch, and skips control batches and aborted transactions. `arrow_rows.py` is the opposite direction.
+No Python object is created per record. `ottla.client.consumer.arrow.take_arrow` does all of this for the fetches of a
+consumer. `arrow_rows.py` is the opposite direction.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError, OttlaError
 from ottla.protocol.arrow import _arrow_pure
 from ottla.protocol.records import _speedups
 from ottla.protocol.records.batch_layout import RECORD_SIZE_MIN
@@ -43,7 +43,9 @@ def schema(timestamp_unit: str = "ms", columns: Sequence[str] | None = None) -> 
 @functools.lru_cache(maxsize=64)
 def _schema(timestamp_unit: str, columns: tuple[str, ...] | None) -> pa.Schema:
     if timestamp_unit not in UNITS:
-        raise OttlaError(f"timestamp_unit must be ms or us, not {timestamp_unit}")
+        raise ArgumentError(
+            f"timestamp_unit must be ms or us, not {timestamp_unit!r}", "Use ms like Kafka, or us like Spark."
+        )
     fields = {
         "key": pa.binary(),
         "value": pa.binary(),
@@ -56,7 +58,7 @@ def _schema(timestamp_unit: str, columns: tuple[str, ...] | None) -> pa.Schema:
     }
     for name in columns or ():
         if name not in fields:
-            raise OttlaError(f"records have no column {name}", f"There are {', '.join(fields)}.")
+            raise ArgumentError(f"records have no column {name}", f"There are {', '.join(fields)}.")
     return pa.schema([(name, fields[name]) for name in (fields if columns is None else columns)])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError
 from ottla.protocol.arrow import _arrow_pure
 from ottla.protocol.records import _speedups
 from ottla.protocol.records.batch_layout import MAGIC, TRANSACTIONAL
@@ -53,38 +53,38 @@ def as_table(source: Any) -> pa.Table:
         return pa.Table.from_batches([source])
     if hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__"):
         return pa.table(source)
-    raise OttlaError(
+    raise ArgumentError(
         f"expected a pyarrow Table or RecordBatch, not {type(source).__name__}",
         "Create one with pyarrow.table({'key': …, 'value': …}).",
     )
 
 
 def check_schema(schema: pa.Schema, *, needs_topic: bool) -> None:
-    """Raises OttlaError, with the column and the expected type, if rows with this schema cannot be sent."""
+    """Raises ArgumentError, with the column and the expected type, if rows with this schema cannot be sent."""
     seen: set[str] = set()
     for field in schema:
         if field.name in seen:
-            raise OttlaError(f"the table has two columns {field.name}", "Drop one of them.")
+            raise ArgumentError(f"the table has two columns {field.name}", "Drop one of them.")
         seen.add(field.name)
         if field.name in IGNORED:
             continue
         if field.name not in COLUMNS:
-            raise OttlaError(
+            raise ArgumentError(
                 f"column {field.name} ({field.type}) is not a column of records",
                 f"Rename or drop it; records have {', '.join(COLUMNS)}.",
             )
         if not _fits(field.name, field.type):
-            raise OttlaError(
+            raise ArgumentError(
                 f"column {field.name} is {field.type}; expected {COLUMNS[field.name]}", "Cast it before sending."
             )
     if "value" not in seen:
         names = ", ".join(schema.names) or "none"
-        raise OttlaError(
+        raise ArgumentError(
             f"the table has no column value (its columns: {names})",
             "Add one with the records' values, as binary or string; null is a tombstone.",
         )
     if needs_topic and "topic" not in seen:
-        raise OttlaError("there is neither a topic argument nor a column topic", "Pass topic=, or add the column.")
+        raise ArgumentError("there is neither a topic argument nor a column topic", "Pass topic=, or add the column.")
 
 
 def _fits(name: str, kind: pa.DataType) -> bool:
@@ -142,7 +142,7 @@ def topics_of(batch: pa.RecordBatch, first_row: int) -> tuple[list[str], pa.Arra
         column = column.dictionary_decode()
     if column.null_count:
         row = first_row + pc.index(column.is_null(), True).as_py()
-        raise OttlaError(f"row {row}: the topic is null", "Fill it in, or pass topic= for all rows.")
+        raise ArgumentError(f"row {row}: the topic is null", "Fill it in, or pass topic= for all rows.")
     encoded = column.dictionary_encode()
     return encoded.dictionary.to_pylist(), encoded.indices
 
@@ -166,7 +166,10 @@ def partitions_of(batch: pa.RecordBatch, first_row: int) -> "tuple[Any, Any, int
         functions: Any = pc  # created while pyarrow is imported, so type checkers do not know them
         outside = functions.or_kleene(functions.less(column, 0), functions.greater(column, INT32_MAX))
         index = pc.index(outside, True).as_py()
-        raise OttlaError(f"row {first_row + index}: there is no partition {column[index]}") from None
+        raise ArgumentError(
+            f"row {first_row + index}: there is no partition {column[index]}",
+            f"Use a partition from 0 to {INT32_MAX}, or null to choose one by the key.",
+        ) from None
 
 
 def open_rows(batch: pa.RecordBatch, first_row: int, default_time_ms: int) -> Any:
@@ -220,9 +223,14 @@ def _times(array: pa.Array, first_row: int) -> tuple[Any, Any, int] | None:
         return None
     try:
         if not pa.types.is_int64(array.type):
-            array = array.cast(pa.timestamp("ms", array.type.tz), safe=False)
+            # Finer units are truncated; a time that does not fit is an error.
+            options = pc.CastOptions(pa.timestamp("ms", array.type.tz), allow_time_truncate=True)
+            array = array.cast(options=options)
     except pa.ArrowInvalid as error:
-        raise OttlaError(f"column timestamp, rows from {first_row} on: {error}") from None
+        raise ArgumentError(
+            f"column timestamp, rows from {first_row} on: {error}",
+            "Use times that fit into 64 bits as milliseconds since 1970, or null for the current time.",
+        ) from None
     return _numbers(array)
 
 

@@ -9,7 +9,7 @@ v5   group instance id of static members (KIP-345)
 v6   flexible: compact lengths and tagged fields (KIP-482)
 v7   protocol type in the response (KIP-559)
 v8   reason for joining (KIP-800)
-v9   the leader can be told to skip the assignment (KIP-814)
+v9   a flag makes the leader skip the assignment (KIP-814)
 """
 
 # fmt: off

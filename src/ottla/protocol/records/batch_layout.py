@@ -26,14 +26,11 @@ MAGIC = 2
 LENGTH_POSITION = 8
 LENGTH_END = 12
 """The batch length counts from here, so a batch takes LENGTH_END + batch_length bytes. Kafka's LOG_OVERHEAD."""
-LEADER_EPOCH_POSITION = 12
 MAGIC_POSITION = 16
-CRC_POSITION = 17
 CRC_END = 21
 """The checksum covers the batch from here. Base offset and leader epoch lie before it, so a broker can set them."""
 ATTRIBUTES_LOW_POSITION = 22
 """The second byte of the attributes, which has all the bits below."""
-RECORD_COUNT_POSITION = 57
 HEADER_SIZE = 61
 
 CODEC_MASK = 0x07

@@ -34,6 +34,8 @@ CLIENT_MECHANISMS = (PLAIN, *SCRAM_MECHANISMS, OAUTHBEARER)
 SCRAM_ITERATIONS_MIN, SCRAM_ITERATIONS_MAX = 4_096, 1_000_000
 """With fewer, a rogue broker could brute-force the password from the proof. More would keep the client busy."""
 
+CHECK_ADDRESS = "It may be an impostor: check the address, and use TLS with verified certificates."
+
 _EXTENSION_NAME = re.compile(r"[A-Za-z]+")
 _EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 
@@ -63,7 +65,10 @@ class PlainExchange:
 
     def __init__(self, username: str, password: str) -> None:
         if "\0" in username + password:
-            raise ConfigError("user name and password must not contain a NUL character")
+            raise ConfigError(
+                "user name and password must not contain a NUL character",
+                "Remove it from them.",
+            )
         self._token = f"\0{username}\0{password}".encode()
 
     def first(self) -> bytes:
@@ -100,19 +105,19 @@ class ScramExchange:
 
     def next(self, challenge: bytes) -> bytes | None:
         if self._is_complete:
-            raise SaslError("the broker continues an exchange that is complete")
+            raise SaslError("the broker continues an exchange that is complete", CHECK_ADDRESS)
         try:
             if self._expected is None:
                 return self._prove(ServerFirst.parse(challenge))
             self._verify(ServerFinal.parse(challenge), self._expected)
         except ScramError as error:
-            raise SaslError(f"the broker sent an invalid message: {error}") from None
+            raise SaslError(f"the broker sent an invalid message: {error}", CHECK_ADDRESS) from None
         self._is_complete = True
         return None
 
     def _prove(self, answer: ServerFirst) -> bytes:
         if not answer.nonce.startswith(self._first.nonce) or answer.nonce == self._first.nonce:
-            raise SaslError("the broker did not continue the nonce of this client")
+            raise SaslError("the broker did not continue the nonce of this client", CHECK_ADDRESS)
         if not SCRAM_ITERATIONS_MIN <= answer.iterations <= SCRAM_ITERATIONS_MAX:
             raise SaslError(
                 f"the broker requires {answer.iterations} iterations "
@@ -132,7 +137,7 @@ class ScramExchange:
         if not hmac.compare_digest(answer.signature, expected):
             raise SaslError(
                 "the broker could not prove that it knows this user's credentials",
-                "It may be an impostor: check the address, and use TLS with verified certificates.",
+                CHECK_ADDRESS,
             )
 
     def refusal(self) -> str:

@@ -6,7 +6,6 @@ same answers, after the same work, as a wrong password.
 
 import hashlib
 import hmac
-import json
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from ottla.security.sasl.scram_math import (
     is_proof_of,
     server_signature,
 )
+from ottla.types import compact_json
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 _KEY_VALUE = re.compile(r"([A-Za-z]+)=([\x21-\x7e \t\r\n]+)")
@@ -175,7 +175,7 @@ class OauthBearerServer:
                 raise SaslFailure("the authorization id is different from the user of the token")
         except SaslFailure as failure:
             self._failure = f"Authentication failed: {failure}"
-            challenge = json.dumps({"status": "invalid_token"}, separators=(",", ":")).encode()
+            challenge = compact_json({"status": "invalid_token"})
             return Outcome(challenge, failure=self._failure)
         return Outcome(b"", verified.user, verified.expires_ms)
 

@@ -1,7 +1,8 @@
-"""Failed authentications are counted and logged once, whatever the client does after the failure."""
+"""Failed authentications are counted and logged once, whatever the client does during and after them."""
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,9 +24,8 @@ async def expired(token: str) -> Token:
     raise SaslFailure("the token has expired")
 
 
-async def rejected() -> tuple[SaslListener, SaslConnection]:
-    """A client whose token was rejected, and that has to acknowledge this (RFC 7628)."""
-    mechanisms = {OAUTHBEARER: Mechanism(lambda: OauthBearerServer(expired))}
+def listener_of(check: Callable[[str], Awaitable[Token]]) -> tuple[SaslListener, SaslConnection]:
+    mechanisms = {OAUTHBEARER: Mechanism(lambda: OauthBearerServer(check))}
     listener = SaslListener(
         "SASL",
         mechanisms,
@@ -34,12 +34,50 @@ async def rejected() -> tuple[SaslListener, SaslConnection]:
         monotonic=monotonic_ms,
         failure_delay_ms=0,
     )
-    peer: Any = SimpleNamespace(client_host="/10.0.0.7", client_port=4711, end=lambda: None)
-    connection = listener.authenticator(peer)
+    peer: Any = SimpleNamespace(
+        client_host="/10.0.0.7", client_port=4711, end=lambda: None, authenticated=lambda principal, handle: None
+    )
+    return listener, listener.authenticator(peer)
+
+
+async def rejected() -> tuple[SaslListener, SaslConnection]:
+    """A client whose token was rejected, and that has to acknowledge this (RFC 7628)."""
+    listener, connection = listener_of(expired)
     connection.handshake(OAUTHBEARER, 1)
     outcome, _ = await connection.authenticate(TOKEN)
     assert b"invalid_token" in outcome.challenge
     return listener, connection
+
+
+def test_a_second_token_while_the_first_is_checked_fails_the_authentication() -> None:
+    """The first one cannot make it succeed later."""
+
+    async def story() -> None:
+        started, checked = asyncio.Event(), asyncio.Event()
+
+        async def slow(token: str) -> Token:
+            started.set()
+            await checked.wait()
+            return Token("alice", 2**40)
+
+        listener, connection = listener_of(slow)
+        connection.handshake(OAUTHBEARER, 1)
+        first = asyncio.create_task(connection.authenticate(TOKEN))
+        await started.wait()
+        with pytest.raises(Disconnect, match="a request before the authentication was complete"):
+            connection(ApiKey.SASL_AUTHENTICATE.to_bytes(2), None)  # type: ignore[arg-type]
+        with pytest.raises(KafkaError, match="SaslHandshake in the middle of an authentication"):
+            connection.handshake(OAUTHBEARER, 1)
+        with pytest.raises(KafkaError) as caught:
+            await connection.authenticate(TOKEN)
+        assert caught.value.code is ErrorCode.ILLEGAL_SASL_STATE
+        checked.set()
+        with pytest.raises(KafkaError):
+            await first
+        assert not connection.is_authenticated
+        assert (listener.counters.failed, listener.counters.successful) == (1, 0)
+
+    asyncio.run(story())
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:

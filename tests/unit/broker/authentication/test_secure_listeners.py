@@ -16,7 +16,7 @@ import uvloop
 from ottla.broker.broker import Broker
 from ottla.broker.settings.config import load_config
 from ottla.errors import ConfigError, ErrorCode
-from ottla.metadata.changes.config_changes import ConfigChange, ConfigOperation, ResourceChange, ResourceType
+from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange
 from ottla.metadata.changes.scram_changes import Upsertion
 from ottla.protocol.api import ApiKey
 from ottla.protocol.framing import decode_response, encode_request
@@ -28,6 +28,7 @@ from ottla.protocol.messages.produce import ProduceRequest
 from ottla.protocol.messages.sasl_authenticate import SaslAuthenticateRequest
 from ottla.protocol.messages.sasl_handshake import SaslHandshakeRequest
 from ottla.protocol.records.record_batch import build_batch
+from ottla.protocol.wire_values import ConfigOperation, ConfigResourceType
 from ottla.security.sasl.client_exchanges import PlainExchange, ScramExchange
 from ottla.security.sasl.scram_math import SCRAM_SHA_512, salted_password
 from tests.support.certificates import Authority
@@ -208,7 +209,7 @@ def test_a_key_store_can_be_replaced_with_incremental_alter_configs(security: Se
         new = other.issue().write(tmp_path / "new.pem")
         async with running_broker(tmp_path / "data", security.settings("SSL", listener="INSIDE")) as broker:
             name = "listener.name.inside.ssl.keystore.location"
-            change = ResourceChange(ResourceType.BROKER, "0", [ConfigChange(name, new)])
+            change = ResourceChange(ConfigResourceType.BROKER, "0", [ConfigChange(name, new)])
             results = await broker.services.metadata.changes.incremental_alter_configs([change])
             assert [result.error for result in results] == [ErrorCode.NONE]
             async with connected(broker, ssl.create_default_context(cadata=other.pem)) as client:
@@ -279,7 +280,7 @@ def test_a_key_store_that_cannot_be_used_is_rejected_and_the_old_one_stays(
                 changes = [ConfigChange(f"listener.name.inside.ssl.{name}", value) for name, value in settings.items()]
                 for validate_only in (True, False):
                     (result,) = await alter(
-                        [ResourceChange(ResourceType.BROKER, "0", changes)], validate_only=validate_only
+                        [ResourceChange(ConfigResourceType.BROKER, "0", changes)], validate_only=validate_only
                     )
                     assert result.error == ErrorCode.INVALID_REQUEST, settings
                     assert result.message is not None
@@ -299,7 +300,7 @@ def test_a_key_store_that_broke_later_does_not_stop_other_changes(security: Secu
         async with running_broker(tmp_path / "data", security.settings("SSL", listener="INSIDE")) as broker:
 
             async def change(name: str, value: str | None, operation: int = 0) -> ErrorCode:
-                resource = ResourceChange(ResourceType.BROKER, "0", [ConfigChange(name, value, operation)])
+                resource = ResourceChange(ConfigResourceType.BROKER, "0", [ConfigChange(name, value, operation)])
                 (result,) = await broker.services.metadata.changes.incremental_alter_configs([resource])
                 return result.error
 

@@ -119,6 +119,8 @@ def test_describe_configs_of_brokers(world: AdminWorld) -> None:
         (TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "1", ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ErrorCode.INVALID_REQUEST),
+        (BROKER, "0_0", ErrorCode.INVALID_REQUEST),
+        (BROKER, "٠", ErrorCode.INVALID_REQUEST),
         (GROUP, "", ErrorCode.INVALID_REQUEST),
         (LOGGER, "", ErrorCode.INVALID_REQUEST),
         (LOGGER, "1", ErrorCode.INVALID_REQUEST),

@@ -165,7 +165,7 @@ def test_a_history_that_cannot_be_written_is_logged_once_and_resumes_later(
     for number in range(5):
         world.call(history.note, event(number))
         world.wait(20)
-    assert caplog.text.count("cannot write the rebalance history") == 1
+    assert caplog.text.count("rebalance history: cannot be written") == 1
     changes.failure = None
     world.call(history.note, event(99))
     world.wait(100)

@@ -8,7 +8,6 @@ from ottla.broker.settings.config import (
     TOPIC_SETTINGS,
     BrokerConfig,
     ConfigEntry,
-    ConfigSource,
     Settings,
     Synonym,
     load_config,
@@ -20,6 +19,7 @@ from ottla.coordinator.transaction.config import TransactionConfig
 from ottla.errors import ConfigError, ErrorCode, KafkaError
 from ottla.log.config import TopicConfig
 from ottla.metadata.image import BrokerRegistration, ClusterImage, TopicImage
+from ottla.protocol.wire_values import ConfigSource
 from ottla.replication.config import ReplicaConfig
 
 KRAFT_FILE = """
@@ -246,10 +246,10 @@ def test_a_running_broker_takes_only_settings_that_kafka_can_change(
 ) -> None:
     settings = Settings(BrokerConfig())
     if code is None:
-        settings.check_broker_configs(image(), "0", {name: value})
+        settings.check_broker_configs("0", {name: value})
     else:
         with pytest.raises(KafkaError, match=name) as caught:
-            settings.check_broker_configs(image(), "0", {name: value})
+            settings.check_broker_configs("0", {name: value})
         assert caught.value.code == code
 
 

@@ -5,23 +5,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ottla.broker.settings.config import Settings, load_config
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
 from ottla.metadata.changes.config_changes import (
     ConfigChange,
-    ConfigOperation,
     ResourceChange,
-    ResourceType,
     alter_configs,
+    check_broker_name,
 )
 from ottla.metadata.controller.decisions import Put
 from ottla.metadata.image import ClusterImage, PartitionImage, TopicImage
+from ottla.protocol.wire_values import ConfigOperation, ConfigResourceType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SET, DELETE, APPEND, SUBTRACT = ConfigOperation
-TOPIC, BROKER = ResourceType.TOPIC, ResourceType.BROKER
+TOPIC, BROKER = ConfigResourceType.TOPIC, ConfigResourceType.BROKER
 
 
 class World:
@@ -139,10 +139,10 @@ def test_malformed_changes_are_rejected(changes: list[ConfigChange], expected: E
         (TOPIC, "a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
         (BROKER, "1", ErrorCode.INVALID_REQUEST),
         (BROKER, "zero", ErrorCode.INVALID_REQUEST),
-        (ResourceType.GROUP, "g", ErrorCode.INVALID_CONFIG),
-        (ResourceType.GROUP, "", ErrorCode.INVALID_REQUEST),
-        (ResourceType.CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
-        (ResourceType.BROKER_LOGGER, "0", ErrorCode.INVALID_REQUEST),
+        (ConfigResourceType.GROUP, "g", ErrorCode.INVALID_CONFIG),
+        (ConfigResourceType.GROUP, "", ErrorCode.INVALID_REQUEST),
+        (ConfigResourceType.CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
+        (ConfigResourceType.BROKER_LOGGER, "0", ErrorCode.INVALID_REQUEST),
         (0, "", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
@@ -178,6 +178,19 @@ def test_dynamic_settings_can_be_set_for_one_broker_and_for_all() -> None:
     assert (config.retention_ms, config.max_message_bytes) == (60_000, 99)
     assert world.alter(ConfigChange("log.retention.ms", None, DELETE), kind=BROKER, name="0") == ErrorCode.NONE
     assert world.settings.topic_config(world.image, "t").retention_ms == 604_800_000
+
+
+@pytest.mark.parametrize("name", ["1_0", "١٠", " 10", "9" * 5000, str(2**31), "ten", "0x0a"])
+def test_the_name_of_a_broker_is_its_id_in_ascii_digits(name: str) -> None:
+    with pytest.raises(KafkaError, match="Node id must be an integer, but it is: "):
+        check_broker_name(name, 10)
+
+
+def test_settings_are_stored_under_the_id_of_the_broker_however_it_is_written() -> None:
+    request = ResourceChange(BROKER, "+00", [ConfigChange("log.retention.ms", "60000")])
+    decision = alter_configs(World().image, [request], Settings(load_config({"node.id": "0"})), 0, incremental=True)
+    assert decision.reply[0].error == ErrorCode.NONE
+    assert [change.key for change in decision.changes] == ["/config/brokers/0"]
 
 
 @pytest.mark.parametrize("name", ["node.id", "broker.id", "listeners", "num.partitions", "log.dirs"])

@@ -5,11 +5,12 @@ import pytest
 from ottla.broker.settings.config import Settings, load_config
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata import records
-from ottla.metadata.changes.features import FEATURES, FeatureUpdate, UpgradeType, finalized_level, update_features
+from ottla.metadata.changes.features import FEATURES, FeatureUpdate, finalized_level, update_features
 from ottla.metadata.changes.registration import Joining, register
 from ottla.metadata.controller.decisions import Put
 from ottla.metadata.image import BrokerRegistration, ClusterImage
 from ottla.metadata.store import Change, Entry
+from ottla.protocol.wire_values import UpgradeType
 
 NAME = "transaction.version"
 UP, SAFE, UNSAFE = UpgradeType
@@ -58,9 +59,9 @@ def test_levels_go_up_and_down(current: int, level: int, upgrade_type: int, stor
 @pytest.mark.parametrize(
     ("name", "level", "upgrade_type", "reason"),
     [
-        (NAME, 0, UP, "a lower one needs a downgrade"),
-        (NAME, 2, SAFE, "a higher one is not a downgrade"),
-        (NAME, 2, UNSAFE, "a higher one is not a downgrade"),
+        (NAME, 0, UP, "to lower it, use upgrade type 2"),
+        (NAME, 2, SAFE, "to raise it, use upgrade type 1"),
+        (NAME, 2, UNSAFE, "to raise it, use upgrade type 1"),
         (NAME, 3, UP, "supports versions 0 to 2"),
         (NAME, -1, SAFE, "lowest version of a feature is 0"),
         (NAME, 1, 0, "upgrade type 0 is unknown"),

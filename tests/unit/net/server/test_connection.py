@@ -10,7 +10,7 @@ import pytest
 
 from ottla.net.server.byte_budget import ByteBudget
 from ottla.net.server.connection import PIECE_BYTES_MAX
-from ottla.net.server.connection_state import ALLOWED, CLOSED, CLOSING, ENDING, HELD, READING, State, move
+from ottla.net.server.connection_state import CLOSED, CLOSING, ENDING, HELD, READING, TRANSITIONS, State, move
 from ottla.net.server.flow_control import FlowControl
 from ottla.net.server.frame_parser import (
     FIRST_ALLOCATION_BYTES,
@@ -36,19 +36,19 @@ def frame(body: bytes) -> bytes:
 # --- the table of states ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("current", "new"), [edge for edge in EDGES if edge[1] in ALLOWED[edge[0]]])
+@pytest.mark.parametrize(("current", "new"), [edge for edge in EDGES if edge[1] in TRANSITIONS[edge[0]]])
 def test_an_allowed_transition_returns_the_new_state(current: State, new: State) -> None:
     assert move(current, new) is new
 
 
-@pytest.mark.parametrize(("current", "new"), [edge for edge in EDGES if edge[1] not in ALLOWED[edge[0]]])
+@pytest.mark.parametrize(("current", "new"), [edge for edge in EDGES if edge[1] not in TRANSITIONS[edge[0]]])
 def test_a_forbidden_transition_is_a_bug(current: State, new: State) -> None:
     with pytest.raises(AssertionError, match=f"cannot move from {current.name} to {new.name}"):
         move(current, new)
 
 
 def test_the_table_is_exactly_this_one() -> None:
-    assert {state: set(ALLOWED[state]) for state in State} == {
+    assert {state: set(TRANSITIONS[state]) for state in State} == {
         READING: {HELD, ENDING, CLOSING, CLOSED},
         HELD: {READING, ENDING, CLOSING, CLOSED},
         ENDING: {CLOSING, CLOSED},
@@ -59,7 +59,7 @@ def test_the_table_is_exactly_this_one() -> None:
 
 def test_a_connection_that_is_ending_never_accepts_requests_again() -> None:
     for state in (ENDING, CLOSING, CLOSED):
-        assert not ALLOWED[state] & {READING, HELD}
+        assert not TRANSITIONS[state] & {READING, HELD}
 
 
 # --- the transitions of a real connection -----------------------------------------------------------------

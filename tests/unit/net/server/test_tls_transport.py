@@ -16,7 +16,7 @@ import pytest
 
 from ottla.net.server.connection import Disconnect
 from ottla.net.server.server import Connection, ListenerSecurity, Server
-from ottla.net.server.tls_phase import ALLOWED, BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, Phase, move
+from ottla.net.server.tls_phase import BROKEN, ENDED, FAILED, HANDSHAKING, NEW, SECURED, TRANSITIONS, Phase, move
 from ottla.net.server.tls_transport import PIECE_BYTES, TlsTransport
 from ottla.security.principal import Principal
 from tests.support.secure_brokers import Security
@@ -110,7 +110,7 @@ async def world(security: Security) -> AsyncIterator[World]:
 
 
 def test_the_table_of_phases_is_exactly_this_one() -> None:
-    assert {phase: set(ALLOWED[phase]) for phase in Phase} == {
+    assert {phase: set(TRANSITIONS[phase]) for phase in Phase} == {
         NEW: {HANDSHAKING, FAILED},
         HANDSHAKING: {FAILED, SECURED},
         FAILED: set(),

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.client.consumer.arrow import SCHEMA, read_partition
+from ottla.client.consumer.arrow import SCHEMA
 from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.core.model import ConsumerRecord
-from ottla.errors import ErrorCode, KafkaError, OttlaError
+from ottla.errors import ArgumentError, ErrorCode, KafkaError
 from ottla.protocol.arrow import _arrow_pure, arrow_batches, arrow_rows
 from ottla.protocol.records.record_batch import HEADER_SIZE, Codec, build_batch, control_batch, open_batch, read_records
 from ottla.types import TopicPartition
+from tests.support.wire.columns import columns_from
 
 T0 = TopicPartition("orders", 3)
 NOW = 1_700_000_000_000
@@ -83,18 +84,17 @@ def marker(offset: int, producer_id: int, *, commit: bool) -> bytes:
     ),
     data=st.data(),
 )
-def test_columns_equal_the_objects_for_any_codec_and_range(batches: list[Any], data: st.DataObject) -> None:
+def test_columns_equal_the_objects_for_any_codec_from_any_offset(batches: list[Any], data: st.DataObject) -> None:
     """Spec: F1."""
     stored, end = b"", 0
     for rows, codec in batches:
         stored += build_batch(rows, base_offset=end, codec=codec)
         end += len(rows)
     start = data.draw(st.integers(0, end))
-    until = data.draw(st.integers(start, end + 2))
-    batch, next_offset = read_partition(T0, stored, start, until)
+    batch, next_offset = columns_from(T0, stored, start)
     assert batch.schema == SCHEMA
-    assert as_records(batch) == [record for record in as_objects(stored, start) if start <= record.offset < until]
-    assert next_offset == min(until, end)
+    assert as_records(batch) == as_objects(stored, start)
+    assert next_offset == end
     assert set(batch.column("topic").to_pylist()) <= {"orders"}
     assert set(batch.column("partition").to_pylist()) <= {3}
 
@@ -103,7 +103,7 @@ def test_a_range_can_be_read_in_any_number_of_pieces(implementations: None) -> N
     stored = plain(0, *"abc", codec=Codec.LZ4) + plain(3, *"defgh") + plain(10, "k")
     offset, found = 0, []
     for _ in range(20):
-        batch, offset = read_partition(T0, stored, offset, max_records=2)
+        batch, offset = columns_from(T0, stored, offset, max_records=2)
         assert batch.num_rows <= 2
         found += as_records(batch)
     assert found == as_objects(stored)
@@ -111,20 +111,21 @@ def test_a_range_can_be_read_in_any_number_of_pieces(implementations: None) -> N
 
 
 def test_unit_and_columns_can_be_chosen(implementations: None) -> None:
-    batch, _ = read_partition(T0, plain(5, "a", "b"), 0, timestamp_unit="us", columns=["offset", "timestamp", "value"])
+    batch, _ = columns_from(T0, plain(5, "a", "b"), timestamp_unit="us", columns=["offset", "timestamp", "value"])
     assert batch.schema == pa.schema(
         [("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")), ("value", pa.binary())]
     )
     assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [NOW * 1000, (NOW + 1) * 1000]
-    with pytest.raises(OttlaError, match="no column price"):
-        read_partition(T0, plain(5, "a"), 0, columns=["price"])
-    with pytest.raises(OttlaError, match="must be ms or us"):
-        read_partition(T0, plain(5, "a"), 0, timestamp_unit="ns")
+    with pytest.raises(ArgumentError, match="no column price"):
+        columns_from(T0, plain(5, "a"), columns=["price"])
+    with pytest.raises(ArgumentError, match="must be ms or us, not 'ns'") as caught:
+        columns_from(T0, plain(5, "a"), timestamp_unit="ns")
+    assert caught.value.hint
 
 
 def test_log_append_time_has_its_own_timestamp_type(implementations: None) -> None:
     stored = plain(0, "mine") + plain(1, "a", "b", log_append_time=True)
-    batch, _ = read_partition(T0, stored, 0)
+    batch, _ = columns_from(T0, stored)
     assert batch.column("timestamp_type").to_pylist() == [0, 1, 1]
     assert [record.timestamp for record in as_records(batch)] == [NOW, NOW + 1, NOW + 1]
 
@@ -132,18 +133,18 @@ def test_log_append_time_has_its_own_timestamp_type(implementations: None) -> No
 def test_lists_of_headers_are_empty_and_never_null(implementations: None) -> None:
     """Null lists make Spark's writer several times slower."""
     stored = build_batch([(NOW, None, b"a", ()), (NOW, None, b"b", [("h", b"1"), ("i", None)]), (NOW, None, b"c", ())])
-    headers = read_partition(T0, stored, 0)[0].column("headers")
+    headers = columns_from(T0, stored)[0].column("headers")
     assert headers.null_count == 0
     expected = [[], [{"key": "h", "value": b"1"}, {"key": "i", "value": None}], []]
     assert headers.to_pylist() == expected
-    none_at_all = read_partition(T0, plain(0, "a", "b"), 0)[0].column("headers")
+    none_at_all = columns_from(T0, plain(0, "a", "b"))[0].column("headers")
     assert none_at_all.to_pylist() == [[], []]
 
 
 def test_header_names_that_are_not_utf8_read_as_in_objects(implementations: None) -> None:
     stored = build_batch([(NOW, None, b"a", [("näme", b"1"), ("xxx", b"2")])])
     broken = stored.replace(b"xxx", b"\xff\xfe-")
-    batch, _ = read_partition(T0, broken, 0, check_crcs=False)
+    batch, _ = columns_from(T0, broken, check_crcs=False)
     assert [pair["key"] for pair in batch.column("headers")[0].as_py()] == ["näme", "\ufffd\ufffd-"]
     assert as_records(batch) == as_objects(broken, check_crcs=False)
 
@@ -158,35 +159,41 @@ def test_aborted_records_and_markers_are_skipped(implementations: None) -> None:
         + marker(4, ANN, commit=True)
         + marker(5, BOB, commit=True)
     )
-    batch, next_offset = read_partition(T0, stored, 0, aborted=[(ANN, 0)])
+    batch, next_offset = columns_from(T0, stored, aborted=[(ANN, 0)])
     assert batch.column("value").to_pylist() == [b"yes", b"again"]
     assert next_offset == 6
-    batch, next_offset = read_partition(T0, stored, 0)
+    batch, next_offset = columns_from(T0, stored)
     assert batch.column("value").to_pylist() == [b"no", b"yes", b"again"]
     assert next_offset == 6
-    batch, next_offset = read_partition(T0, stored, 0, 3, aborted=[(ANN, 0)])
-    assert batch.column("value").to_pylist() == [b"yes"]
-    assert next_offset == 3
+
+
+def test_a_builder_takes_records_before_an_offset_only(implementations: None) -> None:
+    stored = plain(0, *"abc") + plain(3, *"def")
+    sections = CompletedFetch(T0, memoryview(stored), 0).sections(10, 1 << 20)
+    builder = arrow_batches.ColumnBuilder(sections)
+    assert [builder.add(*T0, section, 1, 4) for section in sections] == [True, False]
+    assert builder.finish().column("offset").to_pylist() == [1, 2, 3]
+    assert not builder.is_full
 
 
 def test_a_corrupt_batch_is_an_error_after_the_valid_ones_before_it(implementations: None) -> None:
     damaged = bytearray(plain(0, "a") + plain(1, "b", "c"))
     damaged[-1] ^= 1
-    batch, next_offset = read_partition(T0, damaged, 0)
+    batch, next_offset = columns_from(T0, damaged)
     assert batch.column("value").to_pylist() == [b"a"]
     assert next_offset == 1
     with pytest.raises(KafkaError) as caught:
-        read_partition(T0, damaged, 1)
+        columns_from(T0, damaged, 1)
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
     assert caught.value.detail.startswith("orders-3 at offset 1: checksum ")
     with pytest.raises(KafkaError, match="orders-3 at offset 1: "):
-        read_partition(T0, damaged, 1, check_crcs=False)
+        columns_from(T0, damaged, 1, check_crcs=False)
     with pytest.raises(KafkaError, match="without a whole batch"):
-        read_partition(T0, plain(0, "a")[:-1], 0)
+        columns_from(T0, plain(0, "a")[:-1])
     bomb = bytearray(plain(0, "a" * 1000, codec=Codec.ZSTD))
     bomb[HEADER_SIZE + 6] ^= 0xFF
     with pytest.raises(KafkaError, match="orders-3 at offset 0: "):
-        read_partition(T0, bomb, 0, check_crcs=False)
+        columns_from(T0, bomb, check_crcs=False)
 
 
 def test_a_header_that_claims_too_many_records_allocates_nothing(implementations: None) -> None:
@@ -195,7 +202,7 @@ def test_a_header_that_claims_too_many_records_allocates_nothing(implementations
     boast[23:27] = (2**31 - 2).to_bytes(4, "big")
     before = pa.total_allocated_bytes()
     with pytest.raises(KafkaError, match="do not fit"):
-        read_partition(T0, boast, 0, check_crcs=False)
+        columns_from(T0, boast, check_crcs=False)
     assert pa.total_allocated_bytes() - before < 10_000
 
 
@@ -221,7 +228,7 @@ def sent(table: Any) -> list[tuple[bytes | None, bytes | None]]:
 @given(st.lists(rows_of, min_size=1, max_size=10))
 def test_columns_read_from_a_batch_are_written_as_the_same_batch(rows: list[Any]) -> None:
     stored = build_batch(rows)
-    batch, _ = read_partition(T0, stored, 0)
+    batch, _ = columns_from(T0, stored)
     assert batch_of(batch) == stored
 
 
@@ -338,22 +345,31 @@ def test_data_frames_of_other_libraries_are_accepted() -> None:
     ],
 )
 def test_a_wrong_schema_is_an_error_with_column_and_type(columns: dict[str, Any], message: str) -> None:
-    with pytest.raises(OttlaError, match=message) as caught:
+    with pytest.raises(ArgumentError, match=message) as caught:
         arrow_rows.check_schema(pa.table(columns).schema, needs_topic="topic" not in message or "neither" in message)
     assert caught.value.hint
 
 
 def test_anything_but_a_table_is_an_error() -> None:
-    with pytest.raises(OttlaError, match="not list"):
+    with pytest.raises(ArgumentError, match="not list"):
         arrow_rows.as_table([{"value": b"v"}])
     two = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["value", "value"])
-    with pytest.raises(OttlaError, match="two columns value"):
+    with pytest.raises(ArgumentError, match="two columns value"):
         arrow_rows.check_schema(two.schema, needs_topic=False)
 
 
 def test_a_null_topic_or_invalid_partition_is_an_error_with_its_row() -> None:
     batch = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": ["t", None], "partition": [0, 2**40]})
-    with pytest.raises(OttlaError, match="row 11: the topic is null"):
+    with pytest.raises(ArgumentError, match="row 11: the topic is null"):
         arrow_rows.topics_of(batch, 10)
-    with pytest.raises(OttlaError, match="row 11: there is no partition 1099511627776"):
+    with pytest.raises(ArgumentError, match="row 11: there is no partition 1099511627776") as caught:
         arrow_rows.partitions_of(batch, 10)
+    assert "0 to 2147483647" in caught.value.hint
+
+
+def test_a_timestamp_beyond_milliseconds_is_an_error_with_a_hint() -> None:
+    seconds = pa.array([2**62], pa.timestamp("s"))
+    batch = pa.RecordBatch.from_arrays([pa.array(["a"]), seconds], names=["value", "timestamp"])
+    with pytest.raises(ArgumentError, match="column timestamp, rows from 10 on: ") as caught:
+        arrow_rows.open_rows(batch, 10, 0)
+    assert caught.value.hint

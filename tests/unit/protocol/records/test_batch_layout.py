@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ottla.client.producer import hot_path
 from ottla.protocol.records import _pure, _speedups, batch_layout
 from ottla.protocol.records.record_batch import BatchHeader, Codec, build_batch, control_batch, read_header
 
@@ -34,16 +35,19 @@ def test_the_c_constants_of_a_kernel_are_those_of_the_layout(file_name: str) -> 
         assert constants[in_c] == getattr(batch_layout, in_layout)
 
 
+def test_the_hot_path_of_producers_has_the_overhead_of_the_layout() -> None:
+    assert hot_path.RECORD_OVERHEAD_BYTES == batch_layout.RECORD_OVERHEAD
+
+
 def test_the_struct_formats_add_up_to_the_positions() -> None:
     assert struct.calcsize(batch_layout.HEADER_FORMAT) == batch_layout.HEADER_SIZE
     assert struct.calcsize(batch_layout.UNTIL_CRC_FORMAT) == batch_layout.CRC_END
     until, after = batch_layout.UNTIL_CRC_FORMAT, batch_layout.AFTER_CRC_FORMAT
     assert until + after.removeprefix(">") == batch_layout.HEADER_FORMAT
     assert struct.calcsize(">q") == batch_layout.LENGTH_POSITION
-    assert struct.calcsize(">qi") == batch_layout.LENGTH_END == batch_layout.LEADER_EPOCH_POSITION
+    assert struct.calcsize(">qi") == batch_layout.LENGTH_END
     assert struct.calcsize(">qii") == batch_layout.MAGIC_POSITION
-    assert struct.calcsize(">qiib") == batch_layout.CRC_POSITION
-    assert batch_layout.HEADER_SIZE - 4 == batch_layout.RECORD_COUNT_POSITION
+    assert struct.calcsize(">qiibI") == batch_layout.CRC_END
 
 
 def test_the_kernel_in_use_reads_every_field_at_its_position() -> None:
@@ -71,5 +75,5 @@ def test_a_batch_carries_the_bits_it_was_built_with(batch: bytes, bits: int) -> 
     assert batch[batch_layout.MAGIC_POSITION] == batch_layout.MAGIC
     length = int.from_bytes(batch[batch_layout.LENGTH_POSITION : batch_layout.LENGTH_END], "big")
     assert len(batch) == batch_layout.LENGTH_END + length
-    crc = int.from_bytes(batch[batch_layout.CRC_POSITION : batch_layout.CRC_END], "big")
+    crc = int.from_bytes(batch[batch_layout.MAGIC_POSITION + 1 : batch_layout.CRC_END], "big")
     assert crc == _speedups.crc32c(batch[batch_layout.CRC_END :])

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 from ottla.metadata.image import ClusterImage
+from ottla.metadata.records import NO_LEADER
 from ottla.types import TopicPartition
 
 
 class CurrentLeader(NamedTuple):
-    """A partition's leader and its address on one listener; -1 and no address if unknown."""
+    """A partition's leader and its address on one listener; NO_LEADER and no address if unknown."""
 
     leader_id: int
     leader_epoch: int
@@ -23,7 +24,7 @@ class CurrentLeader(NamedTuple):
 def current_leader(image: ClusterImage, topic: str, partition: int, listener: str) -> CurrentLeader:
     found = image.find_partition(TopicPartition(topic, partition))
     if found is None:
-        return CurrentLeader(-1, -1)
+        return CurrentLeader(NO_LEADER, -1)
     broker = image.brokers.get(found.leader)
     endpoint = None if broker is None else broker.endpoints.get(listener)
     if broker is None or endpoint is None:

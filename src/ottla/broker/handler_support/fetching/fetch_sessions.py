@@ -39,7 +39,7 @@ class SessionPartition:
         self.last_stable_offset = -1
         self.log_start_offset = -1
         self.replica: Replica | None = None
-        """For a follower: where the session watches for news."""
+        """For a follower: the replica that the session watches for changes."""
         self.is_sent = False
         """A follower got records, and has not requested more yet. Nothing is sent until it does."""
 
@@ -85,7 +85,7 @@ class FetchSession:
         self.created_ms = self.last_used_ms = monotonic_ms
         self.partitions: dict[tuple[TopicKey, int], SessionPartition] = {}
         self.watch = Watch() if is_follower else None
-        """For a follower: its partitions with news, in the order in which they are served."""
+        """For a follower: its changed partitions, in the order in which they are served."""
         self.waiting: weakref.ref[WaitingFetch] | None = None
         """A follower's request that waits for its answer."""
 
@@ -101,9 +101,9 @@ class FetchSession:
                 else:
                     known.asked = asked
                 if self.watch is not None:
-                    self.watch.news[known] = None
+                    self.watch.changed[known] = None
                     known.is_sent = False
-                    # A follower ignores the answer to the request before it, so it may not know what that one said.
+                    # A follower ignores the answer to its previous request, so it may have missed a high watermark.
                     known.high_watermark = -1
         for topic in request.forgotten_topics_data:
             key = topic.topic_id if self.uses_topic_ids else topic.topic
@@ -121,23 +121,23 @@ class FetchSession:
     # -- followers --
 
     def unsent(self) -> list[SessionPartition]:
-        """The partitions with news for a follower, in the order in which they are served."""
+        """The changed partitions that a follower has not received yet, in the order in which they are served."""
         assert self.watch is not None
-        return [partition for partition in self.watch.news if not partition.is_sent]
+        return [partition for partition in self.watch.changed if not partition.is_sent]
 
     def served(
-        self, partition: SessionPartition, replica: "Replica | None", *, has_news: bool, is_sent: bool = False
+        self, partition: SessionPartition, replica: "Replica | None", *, has_more: bool, is_sent: bool = False
     ) -> None:
         """A partition was answered. Watches it from now on, and keeps it on the list if there is more to send."""
         assert self.watch is not None
         partition.is_sent = is_sent
-        if not has_news:
-            self.watch.news.pop(partition, None)
-        elif partition not in self.watch.news:
-            self.watch.news[partition] = None
-        self.watch_for_news(partition, replica)
+        if not has_more:
+            self.watch.changed.pop(partition, None)
+        elif partition not in self.watch.changed:
+            self.watch.changed[partition] = None
+        self.watch_partition(partition, replica)
 
-    def watch_for_news(self, partition: SessionPartition, replica: "Replica | None") -> None:
+    def watch_partition(self, partition: SessionPartition, replica: "Replica | None") -> None:
         assert self.watch is not None
         if partition.replica is not replica:
             self.stop_watching(partition)
@@ -149,7 +149,7 @@ class FetchSession:
 
     def _unwatch(self, partition: SessionPartition) -> None:
         assert self.watch is not None
-        self.watch.news.pop(partition, None)
+        self.watch.changed.pop(partition, None)
         self.stop_watching(partition)
 
     def stop_watching(self, partition: SessionPartition) -> None:
@@ -181,7 +181,6 @@ class FetchSessions:
 
     def __init__(self, slots: int = 1000, *, new_id: Callable[[], int] = _random_id) -> None:
         self.slots = slots
-        self.evictions = 0
         self.partition_count = 0
         self._sessions: dict[int, FetchSession] = {}
         self._new_id = new_id
@@ -244,7 +243,6 @@ class FetchSessions:
             if monotonic_ms - stalest.last_used_ms <= EVICTION_MS:
                 return NO_SESSION
             self._remove(stalest.session_id)
-            self.evictions += 1
         if len(self._sessions) >= self.slots and not self._evict(is_follower, len(by_key), monotonic_ms):
             return NO_SESSION
         session_id = NO_SESSION
@@ -281,5 +279,4 @@ class FetchSessions:
             if (is_follower, size) <= (stalest.is_follower, len(stalest.partitions)):
                 return False
         self._remove(stalest.session_id)
-        self.evictions += 1
         return True

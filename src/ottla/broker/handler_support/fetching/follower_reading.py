@@ -1,15 +1,15 @@
-"""Reading for the Fetch request of a follower: to the end of the log, and only partitions with news.
+"""Reading for the Fetch request of a follower: to the end of the log, and only partitions that have changed.
 
 A follower fetches all partitions that this broker leads for it in one session. The session watches them: appends, a
-higher high watermark or a new role put a partition on its list of news. So a fetch costs time for the partitions that
-have news or that the request names, not for all in the session.
+higher high watermark or a new role put a partition on its list of changes. So a fetch costs time for the partitions
+that have changed or that the request names, not for all in the session.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
 from ottla.broker.handler_support.fetching.fetch_sessions import FetchSession, SessionPartition
-from ottla.broker.handler_support.fetching.reading import TOPIC_IDS_SINCE, PartitionData, Reading, TopicData
+from ottla.broker.handler_support.fetching.reading import TOPIC_IDS_SINCE, PartitionData, Reading
 from ottla.broker.services import Context
 from ottla.errors import ErrorCode, KafkaError
 from ottla.metadata.image import ClusterImage
@@ -81,7 +81,7 @@ class FollowerReading(Reading):
         )
 
     def _unsent(self, session: FetchSession) -> list[SessionPartition]:
-        """The partitions with news, without those that wait for the quota. Their appends do not wake the follower."""
+        """The changed partitions, without those that wait for the quota. Their appends do not wake the follower."""
         if not self.throttled_ms:
             return session.unsent()
         found = []
@@ -113,7 +113,7 @@ class FollowerReading(Reading):
         session = self.session
         has_partitions = self.throttled_ms if session is None else session.partitions
         if has_partitions and not self.items:
-            return self.min_bytes <= 0  # There is no news, or none that the quota allows: it waits.
+            return self.min_bytes <= 0  # Nothing has changed, or nothing that the quota allows: it waits.
         return super().is_ready()
 
     # -- waiting --
@@ -128,7 +128,7 @@ class FollowerReading(Reading):
             # Not answered before: after a failover, followers add partitions to the session with their new leader.
             hosted = self.topics.get(partition.topic)
             replica = None if hosted is None else hosted.replicas.get(partition.asked.partition)
-            session.watch_for_news(partition, replica)
+            session.watch_partition(partition, replica)
         max_wait_ms = self.request.max_wait_ms
         if self.throttled_ms:
             max_wait_ms = min(max_wait_ms, self.throttled_ms)
@@ -148,7 +148,7 @@ class FollowerReading(Reading):
         response = FetchResponse()
         if self.unnoted:
             # The leader may have learned of its follower while the request waited. The follower does not name the
-            # partition again without news, so it would never join.
+            # partition again unless it changes, so it would never join.
             self._note_progress([self.unnoted.pop() for _ in range(len(self.unnoted))])
         quota = self.replicas.leader_quota
         self._check_quota()
@@ -159,7 +159,6 @@ class FollowerReading(Reading):
             partitions = self._unsent(session)
         remaining, has_data = self.max_bytes, False
         topics = response.responses
-        previous: Any = None
         for partition in partitions:
             topic: Any = partition.topic
             asked = partition.asked
@@ -180,16 +179,10 @@ class FollowerReading(Reading):
                 if quota.is_limited:
                     self._count(replica, size)
             if session is not None:
-                session.served(partition, replica, has_news=_has_more(data, replica, asked), is_sent=size > 0)
+                session.served(partition, replica, has_more=_has_more(data, replica, asked), is_sent=size > 0)
             if not partition.answered(data) and session is not None:
                 continue
-            if topic == previous:
-                topics[-1].partitions.append(data)
-            elif version >= TOPIC_IDS_SINCE:
-                topics.append(TopicData(topic_id=topic, partitions=[data]))
-            else:
-                topics.append(TopicData(topic=topic, partitions=[data]))
-            previous = topic
+            self._add_to_topics(topics, topic, data)
         if session is None and version >= 7 and self.request.session_epoch == INITIAL_EPOCH:
             response.session_id = self._start_session(partitions)
         return response
@@ -213,8 +206,8 @@ class FollowerReading(Reading):
             for partition in partitions:
                 hosted = self.topics.get(partition.topic)
                 replica = None if hosted is None else hosted.replicas.get(partition.asked.partition)
-                # The next fetch removes those without news.
-                session.served(partition, replica, has_news=True)
+                # The next fetch removes those that have not changed.
+                session.served(partition, replica, has_more=True)
         return session_id
 
     def _read(self, topic: Any, asked: Any, remaining: int, has_data: bool) -> PartitionData:
@@ -240,7 +233,7 @@ class FollowerReading(Reading):
 
 
 def _has_more(data: Any, replica: Replica | None, asked: Any) -> bool:
-    """Whether a partition still has news after this answer. After records, the next fetch names the partition."""
+    """Whether a partition has more to send after this answer. After records, the next fetch names the partition."""
     if data.error_code != ErrorCode.NONE or replica is None:
         return True
     return not data.records and data.diverging_epoch.end_offset < 0 and asked.fetch_offset < replica.log.log_end_offset

@@ -222,7 +222,6 @@ class Reading:
         elif version >= 7 and self.request.session_epoch == INITIAL_EPOCH:
             answered = []
         topics = response.responses
-        previous: Any = None
         for topic, asked in self.items:
             if session is not None and self._is_known(session, topic, asked):
                 continue
@@ -244,14 +243,7 @@ class Reading:
                 remembered = SessionPartition(topic, asked)
                 remembered.answered(data)
                 answered.append(remembered)
-            # A session is not ordered by topic, so a topic may occur more than once.
-            if topic == previous:
-                topics[-1].partitions.append(data)
-            elif version >= TOPIC_IDS_SINCE:
-                topics.append(TopicData(topic_id=topic, partitions=[data]))
-            else:
-                topics.append(TopicData(topic=topic, partitions=[data]))
-            previous = topic
+            self._add_to_topics(topics, topic, data)
         if answered is not None:
             services = self.context.services
             response.session_id = services.sessions.create(
@@ -262,8 +254,18 @@ class Reading:
             )
         return response
 
+    def _add_to_topics(self, topics: list[TopicData], topic: Any, data: PartitionData) -> None:
+        """Adds a partition to the answer. A session is not ordered by topic, so a topic may occur more than once."""
+        by_id = self.context.api_version >= TOPIC_IDS_SINCE
+        if topics and (topics[-1].topic_id if by_id else topics[-1].topic) == topic:
+            topics[-1].partitions.append(data)
+        elif by_id:
+            topics.append(TopicData(topic_id=topic, partitions=[data]))
+        else:
+            topics.append(TopicData(topic=topic, partitions=[data]))
+
     def _is_known(self, session: FetchSession, topic: Any, asked: Any) -> bool:
-        """Whether the answer for a partition would say nothing new, as for most partitions of a large session.
+        """Whether the answer for a partition would contain nothing new, as for most partitions of a large session.
 
         Only a shortcut: `_read` and `SessionPartition.answered` have the same result, in four times the time.
         """

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ottla.broker.handler_support.later import Later
 from ottla.broker.handler_support.transactions.transaction_verification import TransactionalAppend, Verdicts
 from ottla.errors import ErrorCode, KafkaError
+from ottla.protocol.wire_values import IMPLICIT_ADD_SINCE_PRODUCE, TRANSACTION_V2
 from ottla.security.resources import Operation, Resource, ResourceType
 from ottla.types import TopicPartition
 
@@ -18,8 +19,6 @@ Response = TypeVar("Response")
 
 Codes = dict[TopicPartition, ErrorCode]
 
-IMPLICIT_ADD_SINCE_PRODUCE = 12
-IMPLICIT_ADD_SINCE_OFFSET_COMMIT = 5
 ABORTABLE_SINCE_PRODUCE = 11
 ABORTABLE_SINCE_OFFSET_COMMIT = 4
 
@@ -156,7 +155,13 @@ def check_partitions_here(
         return services.transactions.submit(
             transactional_id,
             lambda shard, request_id, now: shard.add_partitions(
-                transactional_id, producer_id, producer_epoch, partitions, request_id, now, client_version=2
+                transactional_id,
+                producer_id,
+                producer_epoch,
+                partitions,
+                request_id,
+                now,
+                client_version=TRANSACTION_V2,
             ),
         )
     return services.transactions.read(
