@@ -194,10 +194,10 @@ WAYS: dict[str, Any] = {
 
 def kernels(size: int, repeat: int = 7) -> dict[str, float]:
     """Best CPU time per record for one megabyte in memory: batches to columns and columns to batches."""
-    from ottla.client.consumer.arrow import read_partition
     from ottla.protocol.arrow.arrow_rows import open_rows, seal
     from ottla.protocol.records.record_batch import HEADER_SIZE
     from ottla.types import TopicPartition
+    from tests.support.wire.columns import columns_from
 
     count = 1_000_000 // size
     rows = sample(count, size).to_batches()[0]
@@ -212,7 +212,7 @@ def kernels(size: int, repeat: int = 7) -> dict[str, float]:
     batch = encode()
     partition = TopicPartition("bench", 0)
     return {
-        "kernel, batch to columns": best_ns(lambda: read_partition(partition, batch, 0), repeat) / count,
+        "kernel, batch to columns": best_ns(lambda: columns_from(partition, batch), repeat) / count,
         "kernel, columns to batch": best_ns(encode, repeat) / count,
     }
 

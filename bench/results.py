@@ -2,6 +2,7 @@
 
 import json
 import platform
+import re
 import statistics
 from collections import defaultdict
 from pathlib import Path
@@ -48,7 +49,7 @@ class Results:
         others = [name for name in contenders if name != "ottla"] if "ottla" in contenders else []
         heading = ["", "unit"]
         heading += [self.titles.get(name, name) for name in contenders]
-        heading += [f"Ottla ÷ {self.titles.get(name, name).split()[0]}" for name in others]
+        heading += [f"Ottla ÷ {short(self.titles.get(name, name))}" for name in others]
         rows = []
         for measure, found in self.samples.items():
             if measure.suite != suite:
@@ -105,6 +106,15 @@ def ratio(measure: Measure, ours: list[float], theirs: list[float]) -> str:
     value = own / other
     is_worse = value < 1 if measure.more_is_better else value > 1
     return f"{number(value)}×{' ✗' if is_worse else ''}"
+
+
+def short(title: str) -> str:
+    """A contender's name in the heading of a ratio: without the word ottla, the version and remarks.
+
+    >>> short("kafka-python 3.0.12 (no crc32c)"), short("ottla, pure"), short("plain sockets")
+    ('kafka-python', 'pure', 'plain sockets')
+    """
+    return re.split(r", | \(| \d", title.removeprefix("ottla").lstrip(", "))[0]
 
 
 def number(value: float) -> str:

@@ -8,6 +8,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -92,3 +93,9 @@ def test_the_workflow_looks_for_known_vulnerabilities_of_exactly_these_versions(
     job = workflow.partition("\n  audit:\n")[2].partition("\n\n")[0]
     assert "pip-audit --requirement constraints.txt --no-deps --disable-pip --strict" in job
     assert "continue-on-error" not in job, "a known vulnerability must not pass"
+
+
+def test_a_release_waits_for_every_other_job() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())["jobs"]
+    releasing = {"sdist", "wheels"}
+    assert {name: set(jobs[name]["needs"]) for name in releasing} == dict.fromkeys(releasing, jobs.keys() - releasing)

@@ -306,7 +306,7 @@ def test_a_topic_that_was_never_copied_is_not_called_equal(
     [
         (["--topics", "("], 2, "--topics ( is not a regular expression"),
         (["--topics", "x", "--groups", "("], 2, "--groups ( is not a regular expression"),
-        (["--topics", "x", "--verify", "--follow"], 2, "--verify copies nothing"),
+        (["--topics", "x", "--verify", "--follow"], 2, "--verify cannot be combined with --follow or --groups"),
         (["--topics", "no-such-topic"], 1, "no topic of the source matches no-such-topic"),
         (["--topics", "x", "--to-config", "/no/such/file"], 2, "/no/such/file: no such file"),
     ],

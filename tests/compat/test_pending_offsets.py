@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from ottla import Admin
 from ottla.verify.clients.confluent import ConfluentLibrary
 from ottla.verify.clients.own import OwnLibrary
-from ottla.verify.clients.port import ClientLibrary, Received, Trouble
+from ottla.verify.clients.port import ClientError, ClientLibrary, Received
 from ottla.verify.history import COMMITTED
 from tests.support.waiting import PATIENCE_S
 
@@ -39,7 +39,7 @@ class Member:
     def poll(self) -> list[Received]:
         try:
             return self.consumer.poll(0.1, 100)
-        except Trouble:
+        except ClientError:
             self.consumer.close()
             self._start()
             return []

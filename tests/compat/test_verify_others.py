@@ -106,7 +106,7 @@ def test_three_nodes_of_apache_kafka_that_are_killed_show_no_anomaly(
         settings = {"bootstrap.servers": cluster.bootstrap}
         options = Options(seconds=60, patience_s=90)
         killer = NodeKiller(cluster)
-        history = Run(options, settings, libraries(settings), saboteur=killer).execute()
+        history = Run(options, settings, libraries(settings), fault_injector=killer).execute()
         killer.release()
     history.about["patience_s"] = options.patience_s
     assert_no_anomaly(history)

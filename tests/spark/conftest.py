@@ -40,12 +40,12 @@ def spark(spark_of_the_worker: "SparkSession") -> "SparkSession":
 def _patient_queries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every streaming query of a test survives Spark's ten seconds for a Python process to start."""
     readwriter = pytest.importorskip("pyspark.sql.streaming.readwriter")
-    from tests.support.spark_queries import start_patiently
+    from tests.support.spark_queries import start_with_retries
 
     start = readwriter.DataStreamWriter.start
 
     def patient(writer: Any, *args: Any, **kwargs: Any) -> Any:
-        return start_patiently(lambda: start(writer, *args, **kwargs))
+        return start_with_retries(lambda: start(writer, *args, **kwargs))
 
     monkeypatch.setattr(readwriter.DataStreamWriter, "start", patient)
 

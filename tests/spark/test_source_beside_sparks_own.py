@@ -26,7 +26,7 @@ pytestmark = [
 SCRIPT = """
 import json, sys
 from ottla.spark import session
-from tests.support.spark_queries import start_patiently
+from tests.support.spark_queries import start_with_retries
 jars, bootstrap, topic, directory = sys.argv[1:]
 spark = session("beside", master="local[2]", conf={"spark.jars": jars, "spark.driver.memory": "1g"})
 spark.sparkContext.setLogLevel("ERROR")
@@ -54,7 +54,7 @@ def take(frame, batch_id):
 def run(source, **more):
     frame = spark.readStream.format(source).options(**{**options, **more}).load()
     writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", directory)
-    start_patiently(writer.trigger(availableNow=True).start).awaitTermination()
+    start_with_retries(writer.trigger(availableNow=True).start).awaitTermination()
 run("kafka")
 print("half", flush=True)
 sys.stdin.readline()

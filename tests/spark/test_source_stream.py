@@ -122,14 +122,14 @@ def test_starting_streams_add_nothing_to_the_environment_they_share(
     spark: "SparkSession", ottla: Target, tmp_path: Path
 ) -> None:
     """Two streams that add a name at the same moment corrupt the map, and every task of the format fails."""
-    from ottla.spark.spark_session import WORKER_ENVIRONMENT, name_environment
+    from ottla.spark.spark_session import WORKER_ENVIRONMENT, preset_environment
 
     source = spark._jsparkSession.sessionState().dataSourceManager().lookupDataSource("ottla")  # noqa: SLF001
     variables = source.dataSourceCls().envVars()
     for name in WORKER_ENVIRONMENT:
         variables.remove(name)
     before = set(variables.keySet())
-    name_environment(spark)
+    preset_environment(spark)
     topic = make_topic(ottla.bootstrap)
     produce(ottla.bootstrap, topic, range(3))
     pipeline = Pipeline(spark, ottla.bootstrap, tmp_path, subscribe=topic)

@@ -9,6 +9,6 @@ MANY = 1000
 """How often a test starts a query: the machine may be busy for any time."""
 
 
-def start_patiently(start: Callable[[], Any]) -> Any:
+def start_with_retries(start: Callable[[], Any]) -> Any:
     """Starts a query and returns it once its sources are up, or once it has failed for another reason."""
-    return queries.start_patiently(start, MANY)
+    return queries.start_with_retries(start, MANY)

@@ -28,6 +28,24 @@ def test_a_row_has_best_median_and_the_ratio_of_the_medians() -> None:
     assert latency == ["latency", "µs", "20.0 / 20.0", "80.0 / 80.0", "0.250×"]
 
 
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("Kafka 4.3.1", "Kafka"),
+        ("kafka-python, no crc32c", "kafka-python"),
+        ("kafka-python 3.0.12 (no crc32c)", "kafka-python"),
+        ("ottla, pure", "pure"),
+        ("ottla at-least-once", "at-least-once"),
+        ("Ottla-async", "Ottla-async"),
+        ("Spark's connector", "Spark's connector"),
+    ],
+)
+def test_the_heading_of_a_ratio_names_the_other_contender(title: str, name: str) -> None:
+    found = filled()
+    found.titles["kafka"] = title
+    assert found.rows("speed")[0][-1] == f"Ottla ÷ {name}"
+
+
 def test_a_missing_contender_is_shown_as_a_dash() -> None:
     found = filled()
     found.add("speed", "memory", "MB", "ottla", 30.0)

@@ -3,16 +3,19 @@
 import copy
 import doctest
 import importlib
+import os
 import pickle
 import pkgutil
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 import ottla.client
 from ottla import checks, config, errors, types
 from ottla.checks import (
+    endpoint_from_text,
     number_from_text,
     port_from_text,
     require_number,
@@ -20,12 +23,24 @@ from ottla.checks import (
     unsigned_from_text,
     whole_number,
 )
+from ottla.child_process import memory_of
 from ottla.client.consumer.deserializing import RecordDeserializationError
 from ottla.client.transactions.errors import TransactionAbortable
+from ottla.clock import utc_text
 from ottla.config import parse, read_properties, setting, settings_of
 from ottla.errors import HINTS, ArgumentError, ConfigError, ErrorCode, KafkaError, OttlaError, error_for, raise_for
 from ottla.spark.sink.errors import NotOwner
-from ottla.types import Endpoint, TopicPartition, java_hash, partition_for, uuid_from_text, uuid_to_text
+from ottla.types import (
+    Endpoint,
+    TopicPartition,
+    compact_json,
+    java_hash,
+    offsets_by_topic,
+    offsets_from_topics,
+    partition_for,
+    uuid_from_text,
+    uuid_to_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +111,76 @@ def test_partitions_and_endpoints_are_formatted_like_kafkas() -> None:
     assert str(TopicPartition("my-topic", 3)) == "my-topic-3"
     assert str(Endpoint("localhost", 9092)) == "localhost:9092"
     assert str(Endpoint("::1", 9092)) == "[::1]:9092"
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("broker.example:9092", ("broker.example", 9092)),
+        ("[::1]:9092", ("::1", 9092)),
+        ("::1:9092", ("::1", 9092)),
+        ("[fe80::1%eth0]:9092", ("fe80::1%eth0", 9092)),
+        (":9092", ("", 9092)),
+        ("host:0", ("host", 0)),
+        ("host", None),
+        ("host:", None),
+        ("host:65536", None),
+        ("host:+1", None),
+        ("[::1:9092", None),
+        ("::1]:9092", None),
+        ("a[b]:9092", None),
+        ("one:two:9092", None),
+        ("http://host:9092", None),
+        ("", None),
+    ],
+)
+def test_addresses_are_read_in_one_way(text: str, endpoint: tuple[str, int] | None) -> None:
+    assert endpoint_from_text(text) == endpoint
+
+
+def test_an_address_may_lack_a_port_that_has_a_default_and_may_need_brackets() -> None:
+    assert endpoint_from_text("host", default_port=1) == ("host", 1)
+    assert endpoint_from_text("[::1]", default_port=1) == ("::1", 1)
+    assert endpoint_from_text("[::1]:2", default_port=1) == ("::1", 2)
+    assert endpoint_from_text("host:", default_port=1) is None
+    assert endpoint_from_text("::1:2", needs_brackets=True) is None
+    assert endpoint_from_text("::1", default_port=1, needs_brackets=True) is None
+    assert endpoint_from_text("[::1]:2", needs_brackets=True) == ("::1", 2)
+
+
+def test_offsets_are_stored_by_topic_and_read_back() -> None:
+    offsets = {TopicPartition("b", 10): 3, TopicPartition("b", 2): 1, TopicPartition("a", 0): 0}
+    stored = offsets_by_topic(offsets)
+    assert list(stored) == ["a", "b"]
+    assert list(stored["b"].items()) == [("2", 1), ("10", 3)]
+    assert offsets_from_topics(stored) == offsets
+
+
+@pytest.mark.parametrize("offset", [1.0, "1", True, None, [1]])
+def test_an_offset_that_is_not_a_whole_number_is_an_error(offset: Any) -> None:
+    with pytest.raises(ValueError, match="of orders-0 is not a whole number"):
+        offsets_from_topics({"orders": {"0": offset}})
+
+
+@pytest.mark.parametrize("partition", ["1_0", "١", " 1", "-1", "x", ""])
+def test_a_partition_that_is_not_in_ascii_digits_is_an_error(partition: str) -> None:
+    with pytest.raises(ValueError, match="of orders is not a partition"):
+        offsets_from_topics({"orders": {partition: 5}})
+
+
+def test_the_memory_of_a_process_is_known_while_it_runs() -> None:
+    assert (memory_of(os.getpid()) or 0) > 1_000_000
+    assert memory_of(2**22 + 1) is None, "above the largest process id"
+
+
+def test_times_are_readable_or_at_least_shown() -> None:
+    assert utc_text(1_700_000_000_000) == "2023-11-14 22:13:20 UTC"
+    assert utc_text(0) == "1970-01-01 00:00:00 UTC"
+    assert utc_text(1 << 62) == f"{1 << 62} ms"
+
+
+def test_compact_json_has_no_spaces_and_is_ascii() -> None:
+    assert compact_json({"a": [1, None, "\u00e9"], "b": {}}) == b'{"a":[1,null,"\\u00e9"],"b":{}}'
 
 
 # --- errors ---
@@ -315,6 +400,7 @@ def test_text_is_parsed_to_typed_values_and_missing_settings_keep_their_default(
         ("box.size", "", "Invalid value  for configuration box.size: Not a number of type INT"),
         ("box.size", str(2**31), f"Invalid value {2**31} for configuration box.size: Not a number of type INT"),
         ("box.age.ms", str(2**63), f"Invalid value {2**63} for configuration box.age.ms: Not a number of type LONG"),
+        ("box.ratio", "٠.٥", "Invalid value ٠.٥ for configuration box.ratio: Not a number of type DOUBLE"),
         ("box.ratio", "nan", "Invalid value nan for configuration box.ratio: Not a number of type DOUBLE"),
         ("box.open", "yes", "Invalid value yes for configuration box.open: Expected value to be either true or false"),
         ("box.colour", "pink", "Invalid value pink for configuration box.colour: String must be one of: red, blue"),
@@ -333,7 +419,7 @@ def test_an_unknown_setting_is_an_error_with_the_most_similar_name() -> None:
     assert (caught.value.message, caught.value.hint) == ("Unknown setting box.sise", "Did you mean box.size?")
     with pytest.raises(ConfigError) as caught:
         parse(BoxConfig, {"zzz": "1"})
-    assert caught.value.hint == ""
+    assert caught.value.hint == "docs/settings.md lists the settings."
 
 
 def test_a_traceback_shows_the_hint_once() -> None:

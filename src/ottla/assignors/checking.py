@@ -1,11 +1,12 @@
 """Calls assignors and checks their results, so that an error names the assignor. Pure."""
 
+import contextlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ottla.assignors.base import Assignment, Assignor, ClusterMetadata, Subscription
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, error_text_with_type
 from ottla.types import TopicPartition
 
 
@@ -14,12 +15,11 @@ def run_assignor(
 ) -> dict[str, Assignment]:
     """Runs the assignor. Raises OttlaError if it fails or its result is invalid."""
     who = _name(assignor)
-    try:
+    with _explaining(who):
         shares: Any = assignor.assign(cluster, subscriptions)
-    except Exception as error:
-        raise OttlaError(f"{who} failed: {type(error).__name__}: {error}") from error
     if not isinstance(shares, Mapping):
-        raise OttlaError(f"{who} returned {type(shares).__name__}, not a dict of member to Assignment")
+        problem = f"{who} returned {type(shares).__name__}, not a dict of member to Assignment"
+        raise OttlaError(problem, "Return {member: Assignment([…]), …}.")
     missing = sorted(subscriptions.keys() - shares.keys())
     if missing:
         raise OttlaError(f"{who} left out {', '.join(missing)}", "Members without partitions need Assignment([]).")
@@ -27,9 +27,11 @@ def run_assignor(
     checked = {}
     for member, share in shares.items():
         if member not in subscriptions:
-            raise OttlaError(f"{who} assigned partitions to {member!r}, which is not a member of the group")
+            problem = f"{who} assigned partitions to {member!r}, which is not a member of the group"
+            raise OttlaError(problem, "The members are the keys of subscriptions.")
         if not isinstance(share, Assignment):
-            raise OttlaError(f"{who} returned {type(share).__name__} for {member}, not an Assignment")
+            problem = f"{who} returned {type(share).__name__} for {member}, not an Assignment"
+            raise OttlaError(problem, "Return Assignment([…]) for each member.")
         partitions = _partitions(who, member, share.partitions)
         _check_places(who, member, partitions, cluster, subscriptions[member])
         for partition in partitions:
@@ -47,10 +49,8 @@ def run_assignor(
 def subscription_of(assignor: Assignor, topics: list[str]) -> Subscription:
     """What the assignor sends with JoinGroup. Raises OttlaError if it fails or its result is invalid."""
     who = f"subscription() of {_name(assignor)}"
-    try:
+    with _explaining(who):
         subscription: Any = assignor.subscription(topics)
-    except Exception as error:
-        raise OttlaError(f"{who} failed: {type(error).__name__}: {error}") from error
     if not isinstance(subscription, Subscription):
         raise OttlaError(
             f"{who} returned {type(subscription).__name__}, not a Subscription", "Return Subscription(topics)."
@@ -64,14 +64,20 @@ def subscription_of(assignor: Assignor, topics: list[str]) -> Subscription:
 def announce(assignor: Assignor, assignment: Assignment, generation: int) -> None:
     """Calls on_assignment(), with the generation if it takes it. Raises OttlaError if it fails."""
     method: Any = assignor.on_assignment
-    try:
+    with _explaining(f"on_assignment() of {_name(assignor)}"):
         if _takes_generation(method):
             method(assignment, generation)
         else:
             method(assignment)
+
+
+@contextlib.contextmanager
+def _explaining(who: str) -> Iterator[None]:
+    """Errors of the user's code say where they come from."""
+    try:
+        yield
     except Exception as error:
-        who = f"on_assignment() of {_name(assignor)}"
-        raise OttlaError(f"{who} failed: {type(error).__name__}: {error}") from error
+        raise OttlaError(f"{who} failed: {error_text_with_type(error)}") from error
 
 
 def _takes_generation(method: Any) -> bool:
@@ -91,7 +97,8 @@ def _name(assignor: Assignor) -> str:
 def _partitions(who: str, member: str, partitions: Any) -> list[TopicPartition]:
     """Accepts (topic, partition) pairs as well as TopicPartitions."""
     if isinstance(partitions, str | bytes | Mapping) or not isinstance(partitions, Iterable):
-        raise OttlaError(f"{who} returned {partitions!r} for {member}, not a list of partitions")
+        problem = f"{who} returned {partitions!r} for {member}, not a list of partitions"
+        raise OttlaError(problem, 'Return [TopicPartition("orders", 0), …].')
     checked = []
     for partition in partitions:
         is_pair = isinstance(partition, tuple) and len(partition) == 2
@@ -122,9 +129,11 @@ def _check_places(
             )
     if len(set(partitions)) < len(partitions):
         twice = next(partition for partition in partitions if partitions.count(partition) > 1)
-        raise OttlaError(f"{who} assigned {twice} twice to {member}")
+        raise OttlaError(f"{who} assigned {twice} twice to {member}", "Assign it once.")
 
 
 def _check_user_data(what: str, user_data: Any) -> None:
     if user_data is not None and not isinstance(user_data, bytes | bytearray | memoryview):
-        raise OttlaError(f"{what} is {type(user_data).__name__}, not bytes", "Encode it yourself.")
+        raise OttlaError(
+            f"{what} is {type(user_data).__name__}, not bytes", "Encode it first, for example with .encode()."
+        )

@@ -20,9 +20,8 @@ from ottla.assignors.sticky_general import assign_general
 from ottla.assignors.sticky_uniform import assign_uniform
 from ottla.protocol.primitives import ProtocolError
 from ottla.protocol.schema import Message, Struct, field
+from ottla.protocol.wire_values import NO_GENERATION
 from ottla.types import TopicPartition, partitions_by_topic
-
-NO_GENERATION = -1
 
 
 class StickyUserData(Message, versions=range(0, 2)):

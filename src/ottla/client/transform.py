@@ -11,7 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from ottla.client.blocking.loop import loop_thread
 from ottla.client.consumer.consumer import AsyncConsumer
-from ottla.client.core.arguments import OffsetLike, PartitionLike, as_partition, check_callable, check_topic
+from ottla.client.core.arguments import (
+    OffsetLike,
+    PartitionLike,
+    as_partition,
+    check_callable,
+    check_topic,
+    no_group,
+)
 from ottla.client.core.callers_thread import CallersThread
 from ottla.client.core.foreign_settings import translate
 from ottla.client.core.guarantees import Guarantee
@@ -21,7 +28,7 @@ from ottla.client.producer.producer import AsyncProducer
 from ottla.client.producer.speedups import Delivery
 from ottla.client.transactions.errors import TransactionAbortable
 from ottla.config import settings_of, unknown_setting
-from ottla.errors import ArgumentError, ConfigError, ErrorCode, KafkaError, OttlaError
+from ottla.errors import ArgumentError, ConfigError, ErrorCode, KafkaError, OttlaError, error_text_with_type
 from ottla.types import TopicPartition
 
 T = TypeVar("T")
@@ -91,7 +98,7 @@ def dead_letter(record: ConsumerRecord, error: BaseException, topic: str) -> "Ou
     """The record unchanged, for a dead-letter topic. Headers contain the error and the record's origin: `ottla.error`,
     `ottla.topic`, `ottla.partition` and `ottla.offset`."""
     added = {
-        "ottla.error": f"{type(error).__name__}: {error}",
+        "ottla.error": error_text_with_type(error),
         "ottla.topic": record.topic,
         "ottla.partition": str(record.partition),
         "ottla.offset": str(record.offset),
@@ -232,7 +239,7 @@ class _UserFunctions:
         if self._dead_letters is None:
             error.add_note(_place(record))
             raise error
-        log.warning("%s: %s: %s; sent to %s", _place(record), type(error).__name__, error, self._dead_letters)
+        log.warning("%s: %s; sent to %s", _place(record), error_text_with_type(error), self._dead_letters)
         return self._handled(dead_letter(record, error, self._dead_letters))
 
 
@@ -252,7 +259,7 @@ class _Work:
         if guarantee not in tuple(Guarantee):
             raise ArgumentError(f"unknown guarantee {guarantee!r}", f"Use one of {', '.join(Guarantee)}.")
         if not group_id:
-            raise ArgumentError("transform() needs a group", "Pass group_id=; progress is committed to it.")
+            raise no_group("Pass group_id= to transform(); progress is committed to it.")
         sources = [source] if isinstance(source, str) else list(source)
         if not sources:
             raise ArgumentError("source is empty", "Pass a topic or partitions.")

@@ -14,13 +14,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from ottla.spark.workers import Prompt, settle
+from ottla.spark.workers import QuickAck, freeze_loaded_objects
 
 if TYPE_CHECKING:
     from ottla.spark.source.options import SourceOptions
 
 
-class OttlaDataSource(Prompt, DataSource):
+class OttlaDataSource(QuickAck, DataSource):
     """Reads and writes the topics of Ottla or any other Kafka-compatible broker.
 
     >>> spark.read.format("ottla").option("kafka.bootstrap.servers", "127.0.0.1:9092").option("subscribe", "a").load()
@@ -65,6 +65,6 @@ class OttlaDataSource(Prompt, DataSource):
         from ottla.spark.sink.options import SinkOptions
         from ottla.spark.sink.sink import StreamSink
 
-        settle()
+        freeze_loaded_objects()
         with explained():
             return StreamSink(SinkOptions.parse(self.options, streaming=True), schema)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from ottla.errors import AuthenticationError, ErrorCode, KafkaError, OttlaError
 
-AWAY = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
+UNAVAILABLE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTION, ErrorCode.BROKER_NOT_AVAILABLE})
 
 
 @contextmanager
@@ -23,19 +23,21 @@ def explained(bootstrap: str = "") -> Iterator[None]:
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         if isinstance(error, ExplainedError):  # including errors of the sink, whose class the supervisor has to see
             raise
-        raise (BrokersAway if is_away(error) else ExplainedError)(*message_and_hint(error, bootstrap)) from None
+        raise (BrokersUnavailable if is_unavailable(error) else ExplainedError)(
+            *message_and_hint(error, bootstrap)
+        ) from None
 
 
-def is_away(error: OttlaError) -> bool:
-    """Whether the brokers do not answer. Brokers that reject TLS or a login do."""
-    return isinstance(error, KafkaError) and error.code in AWAY and not isinstance(error, AuthenticationError)
+def is_unavailable(error: OttlaError) -> bool:
+    """Whether no broker answers. A broker that rejects TLS or a login does answer, so it does not count."""
+    return isinstance(error, KafkaError) and error.code in UNAVAILABLE and not isinstance(error, AuthenticationError)
 
 
 class ExplainedError(OttlaError):
     """An error that Spark shows by its text, which includes the hint."""
 
 
-class BrokersAway(ExplainedError):
+class BrokersUnavailable(ExplainedError):
     """No broker answered in time. A restart of the query may succeed.
 
     Spark passes its name on with the text, which is how a pipeline's supervisor recognises it.
@@ -46,7 +48,7 @@ def message_and_hint(error: OttlaError, bootstrap: str) -> tuple[str, str]:
     """The message and the hint of an error."""
     if not isinstance(error, KafkaError):
         return error.message, error.hint
-    if is_away(error):
+    if is_unavailable(error):
         hint = f"Is a broker running at {bootstrap}, and can this machine reach it?"
         text = error.detail or error.code.name
         return text if text.startswith("no broker answered") else f"no broker answered: {text}", hint

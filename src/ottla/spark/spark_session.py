@@ -54,7 +54,7 @@ def plain_session(app_name: str, *, master: str | None = None, conf: Mapping[str
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise OttlaError("the pipeline needs PySpark 4.2 or newer", "pip install 'ottla[spark]'") from None
+        raise OttlaError("the pipeline needs PySpark 4.2 or newer", "Run pip install 'ottla[spark]'.") from None
     check_version()
     builder = SparkSession.builder.appName(app_name)
     if is_remote(master):
@@ -90,7 +90,7 @@ def make_active(spark: "SparkSession") -> None:
         SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # noqa: SLF001 - PySpark has no public way
 
 
-def name_environment(spark: "SparkSession") -> None:
+def preset_environment(spark: "SparkSession") -> None:
     """Sets the environment of our formats' processes: how they start, and the variables that a stream would add.
 
     All streams of a format share one map, and Spark does not synchronize it: two streams that begin at the same moment
@@ -102,7 +102,7 @@ def name_environment(spark: "SparkSession") -> None:
     if not isinstance(spark, SparkSession):
         return
     for name in ("ottla", "ottla-database"):
-        source = found_format(spark, name)
+        source = find_format(spark, name)
         if source is not None:
             variables = source.dataSourceCls().envVars()
             paths = [path for path in (variables.get("PYTHONPATH") or "").split(os.pathsep) if path]
@@ -112,7 +112,7 @@ def name_environment(spark: "SparkSession") -> None:
                 variables.putIfAbsent(variable, "")
 
 
-def found_format(spark: "SparkSession", name: str) -> Any:
+def find_format(spark: "SparkSession", name: str) -> Any:
     """The JVM's object of a format; None if Spark does not find the format."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -136,9 +136,9 @@ def register(spark: "SparkSession") -> None:
 
     is_connected = not isinstance(spark, SparkSession)
     for source in (OttlaDataSource, DatabaseDataSource):
-        if is_connected or found_format(spark, source.name()) is None:
+        if is_connected or find_format(spark, source.name()) is None:
             spark.dataSource.register(source)
-    name_environment(spark)
+    preset_environment(spark)
 
 
 def prepare_environment() -> None:
@@ -156,5 +156,5 @@ def check_version() -> None:
     if (major, minor) < (4, 2):
         raise OttlaError(
             f"the pipeline needs PySpark 4.2 or newer; {pyspark.__version__} is installed",
-            "pip install --upgrade 'pyspark>=4.2'",
+            "Run pip install --upgrade 'pyspark>=4.2'.",
         )

@@ -31,20 +31,20 @@ def settings_key(settings: Mapping[str, str]) -> SettingsKey:
     return tuple(sorted(settings.items()))
 
 
-class Prompt:
-    """Base class of objects that Spark pickles to its workers. Makes the workers acknowledge promptly."""
+class QuickAck:
+    """Base class of objects that Spark pickles to its workers. Unpickling one calls `acknowledge_quickly`."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        answer_promptly()
+        acknowledge_quickly()
 
 
-def answer_promptly() -> None:
+def acknowledge_quickly() -> None:
     """Avoids the kernel's delayed acknowledgement (40 ms), which would slow down a small micro-batch several times.
 
     Spark sends a task's command and its rows separately and without TCP_NODELAY, so the rows wait until the command is
     acknowledged. The worker's kernel delays that by 40 ms, because it expects an answer to carry it. This call
-    acknowledges the command, and lets the kernel acknowledge the rows when they are read. Its effect lasts until the
+    acknowledges the command, and makes the kernel acknowledge the rows when they are read. Its effect lasts until the
     worker's next answer, so unpickling each command repeats it. TCP_NODELAY, for the worker's own messages, is
     permanent.
     """
@@ -75,12 +75,12 @@ def _find_connection() -> socket.socket | None:
     return None
 
 
-def settle() -> None:
+def freeze_loaded_objects() -> None:
     """Freezes the objects loaded so far for the garbage collector: at the 1st, 2nd, 4th … 64th request of a worker.
 
     Spark's workers collect garbage after every request. For long-lived objects this takes 40 ms with pandas and pyarrow
     loaded, and 10 ms more with an open client, in each of the four or more processes that a micro-batch passes through.
-    It happens a few times only, because garbage of later requests would never be freed.
+    It happens only a few times, because garbage of later requests would never be freed.
     """
     global _calls
     _calls += 1

@@ -21,7 +21,7 @@ class Kind(enum.Enum):
     )
     OWN_READ = "own uncommitted read", "a transaction received a record that it has sent itself"
     INCONSISTENT_OFFSET = "inconsistent offset", "two different records were seen at one offset, or one moved"
-    ASTRAY = "astray", "a record is in a different partition than the one it was sent to"
+    WRONG_PARTITION = "wrong partition", "a record is in a different partition than the one it was sent to"
     REORDERED = "reordered send", "records of one producer are stored in a different order than they were sent"
     STEP_BACK = "step back", "a consumer received an offset again, or a lower one, without a seek or a rebalance"
     SKIP = "skip", "a consumer did not receive a record between two that it received"

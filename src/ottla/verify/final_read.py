@@ -8,7 +8,7 @@ from ottla.client.blocking import Admin, Consumer
 from ottla.clock import monotonic
 from ottla.errors import KafkaError
 from ottla.types import TopicPartition
-from ottla.verify.clients.port import ClientLibrary, Place, Trouble
+from ottla.verify.clients.port import ClientError, ClientLibrary, Place
 from ottla.verify.hangs import all_within
 from ottla.verify.history import (
     COMMITTED,
@@ -24,7 +24,7 @@ from ottla.verify.workers.recorder import Recorder, reads
 
 READ_AT_ONCE = 5_000
 POLL_S = 0.5
-ASK_AGAIN_S = 0.2
+RETRY_INTERVAL_S = 0.2
 HANG_AFTER_S = 240.0
 """Longer than the sum of all timeouts of a client's call, including its close."""
 
@@ -57,7 +57,7 @@ class FinalRead:
             producer = libraries[number % len(libraries)].producer("final", name)
             try:
                 producer.init()
-            except Trouble:
+            except ClientError:
                 pass  # the transaction times out
             finally:
                 producer.crash()
@@ -75,7 +75,7 @@ class FinalRead:
                 lags[group] = self._lag(group, groups[group])
                 if not lags[group]:
                     del lags[group]
-            self._pause.wait(ASK_AGAIN_S)
+            self._pause.wait(RETRY_INTERVAL_S)
         for group, lag in lags.items():
             self._recorder.history.stuck.append(
                 f"group {group} did not reach the end of {groups[group]} within {self._patience_s:g} s: {lag}"
@@ -132,7 +132,7 @@ class FinalRead:
                     f"{what} {self._patience_s:g} s after all clients have ended: {', '.join(open_ones)}"
                 )
                 return ends
-            self._pause.wait(ASK_AGAIN_S)
+            self._pause.wait(RETRY_INTERVAL_S)
 
     def _ends(self, isolation: str) -> dict[Place, int]:
         with Consumer({**self._settings, "isolation.level": isolation}) as consumer:
@@ -160,8 +160,8 @@ class FinalRead:
                 elif monotonic() > deadline:
                     problem = f"did not reach the end within {self._patience_s:g} s"
                     break
-        except Trouble as trouble:
-            problem = f"failed: {trouble}"
+        except ClientError as error:
+            problem = f"failed: {error}"
         finally:
             consumer.close()
         if problem:

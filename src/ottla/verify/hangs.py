@@ -17,10 +17,10 @@ from ottla.verify.workers.recorder import Recorder
 STALL = "stall"
 STALL_S = 3.0
 """If this program was not scheduled for longer, its timeouts prove nothing about the cluster."""
-LOOK_S = 0.25
+CHECK_INTERVAL_S = 0.25
 HANG_S = 120.0
 """If no Python thread could run for this long, the stacks of all threads are written to standard error."""
-ASK_S = 0.1
+POLL_INTERVAL_S = 0.1
 FRAMES = 6
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def all_within(
     seen, since = progress(), monotonic()
     for call in calls:
         while call.is_alive():
-            call.join(ASK_S)
+            call.join(POLL_INTERVAL_S)
             if (now := progress()) != seen:
                 seen, since = now, monotonic()
             elif call.is_alive() and monotonic() - since >= seconds:
@@ -101,11 +101,11 @@ class StallWatch:
 
     def __exit__(self, *_: object) -> None:
         self._ending.set()
-        self._thread.join(10 * LOOK_S)
+        self._thread.join(10 * CHECK_INTERVAL_S)
 
     def _run(self) -> None:
         try:
-            while not self._ending.wait(LOOK_S):
+            while not self._ending.wait(CHECK_INTERVAL_S):
                 self.look()
                 if sys.__stderr__ is not None:
                     # faulthandler uses a C thread, so it can write even if no Python thread can run.

@@ -12,7 +12,7 @@ OK, FAIL, UNKNOWN = "ok", "fail", "unknown"
 OUTCOMES = (OK, FAIL, UNKNOWN)
 
 SEND, POLL, TRANSACTION, COPY, COMMIT = "send", "poll", "transaction", "copy", "commit"
-ASSIGNED, REVOKED, FETCH_OFFSETS, FINAL = "assigned", "revoked", "fetch offsets", "final read"
+ASSIGNED, FETCH_OFFSETS, FINAL = "assigned", "fetch offsets", "final read"
 """The kinds of operations. `copy` is a transaction that writes a copy of each record that it read."""
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -60,7 +60,7 @@ class Operation:
     group: str = ""
     generation: int = -1
     offsets: dict[str, int] = field(default_factory=dict)
-    """Committed or fetched offsets; for `assigned` and `revoked`, the partitions; for final reads, the end reached."""
+    """Committed or fetched offsets; for `assigned`, the partitions; for final reads, the end reached."""
     copies: dict[int, int] = field(default_factory=dict)
     """Value of a copy -> value of its original."""
     error: str = ""

@@ -24,7 +24,7 @@ TICK_S = 0.25
 Say = Callable[[str], None]
 
 
-class Saboteur(Protocol):
+class FaultInjector(Protocol):
     """Injects faults while the run lasts."""
 
     def begin(self, recorder: Recorder, progress_since: Callable[[int], list[str]]) -> None:
@@ -46,7 +46,7 @@ class Run:
         settings: Mapping[str, str],
         libraries: Sequence[ClientLibrary],
         *,
-        saboteur: Saboteur | None = None,
+        fault_injector: FaultInjector | None = None,
         say: Say = lambda _: None,
         on_tick: Callable[[Recorder, float], None] = lambda recorder, seconds: None,
     ) -> None:
@@ -54,7 +54,7 @@ class Run:
         self.recorder = Recorder(monotonic)
         self._settings = dict(settings)
         self._libraries = libraries
-        self._saboteur = saboteur
+        self._fault_injector = fault_injector
         self._say = say
         self._on_tick = on_tick
         self._over = threading.Event()
@@ -76,19 +76,19 @@ class Run:
         for worker in stage.workers:
             worker.start()
         try:
-            if self._saboteur is not None:
-                self._saboteur.begin(self.recorder, lambda since: self._idle_since(stage, since))
+            if self._fault_injector is not None:
+                self._fault_injector.begin(self.recorder, lambda since: self._idle_since(stage, since))
             while (passed := monotonic() - started) < self.options.seconds and not self._over.wait(TICK_S):
                 self._on_tick(self.recorder, passed)
                 _raise_crashes(stage.workers)
-                if self._saboteur is not None:
-                    self._saboteur.check()
+                if self._fault_injector is not None:
+                    self._fault_injector.check()
         except Hang as hang:
             self._note_hang(hang)
         finally:
             try:
-                if self._saboteur is not None:
-                    self._saboteur.end()
+                if self._fault_injector is not None:
+                    self._fault_injector.end()
             except Hang as hang:
                 self._note_hang(hang)
             self._over.set()
@@ -130,7 +130,7 @@ class Run:
         return idle
 
     def _finish(self, stage: Stage) -> None:
-        """The last phase of R2: writers have stopped, everything is read."""
+        """The last phase of a run: writers have stopped, everything is read."""
         recorder, history = self.recorder, self.recorder.history
         for worker in stage.workers:
             worker.settle()
@@ -167,7 +167,7 @@ class Run:
             worker = next(each for each in stage.workers if each.client == client)
             self.recorder.history.stuck.append(
                 f"{client} had no success within {self.options.patience_s:g} s after the last fault; "
-                f"its latest errors: {'; '.join(worker.troubles[-3:]) or 'none'}"
+                f"its latest errors: {'; '.join(worker.last_errors[-3:]) or 'none'}"
             )
 
     def _stop(self, workers: Sequence[Worker]) -> None:

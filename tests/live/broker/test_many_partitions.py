@@ -71,7 +71,7 @@ def test_a_partition_that_found_no_file_descriptor_is_served_when_there_are_some
         used = max(map(int, os.listdir(f"/proc/{broker.pid}/fd"))) + 1
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (used, hard))
         admin.create_topic("orders")
-        eventually(lambda: "partition orders-0 is offline and will be opened again" in broker.log)
+        eventually(lambda: "partition orders-0: offline, will be retried" in broker.log)
         resource.prlimit(broker.pid, resource.RLIMIT_NOFILE, (soft, hard))
         assert producer.send("orders", b"a").result(PATIENCE_S).offset == 0
-        assert "partition orders-0 was offline and is served again" in broker.log
+        assert "partition orders-0: was offline, is served again" in broker.log

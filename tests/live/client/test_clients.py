@@ -227,7 +227,7 @@ def test_an_invalid_record_is_refused_at_once(admin: Admin, broker: Any, topic: 
             producer.send(topic, "v", partition=7)
         with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE"):
             producer.send(topic, b"x" * 2_000_000)
-        with pytest.raises(TypeError, match="value is bytes, text or None, not int"):
+        with pytest.raises(TypeError, match="value must be bytes, text or None, not int"):
             producer.send(topic, 42)  # type: ignore[arg-type]
         with pytest.raises(KafkaError, match="INVALID_TIMESTAMP"):
             producer.send(topic, "v", timestamp=-5)

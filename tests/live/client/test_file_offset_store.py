@@ -93,14 +93,15 @@ def test_a_process_killed_while_saving_does_not_block_others(tmp_path: Path) -> 
     }, "every complete save counts, and the incomplete one does not"
 
 
-def test_a_corrupt_file_is_not_overwritten(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["{", '{"format": 2}', '{"format": 1, "offsets": {"orders": {"0": 4.5}}}'])
+def test_a_corrupt_file_is_not_overwritten(text: str, tmp_path: Path) -> None:
     path = tmp_path / "positions.json"
     store = FileOffsetStore(path)
     store.save({FIRST: 5})
-    path.write_text("{")
+    path.write_text(text)
     with pytest.raises(OttlaError, match=r"positions\.json is not a valid offsets file"):
         store.save({FIRST: 6})
-    assert path.read_text() == "{"
+    assert path.read_text() == text
 
 
 def test_members_that_share_a_file_take_over_partitions(broker: Any, topic: str, tmp_path: Path) -> None:

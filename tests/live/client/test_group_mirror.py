@@ -19,7 +19,7 @@ from ottla.client.stores.mirroring import MARK
 from ottla.client.stores.offset_store import FileOffsetStore
 from ottla.client.stores.stored_offsets import AsyncStoredOffsets, StoredOffsets
 from ottla.clock import monotonic
-from ottla.errors import OttlaError
+from ottla.errors import ArgumentError, OttlaError
 from ottla.types import TopicPartition
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -128,13 +128,17 @@ def test_members_of_a_broadcast_mirror_their_offsets_separately(
             for each, name in ((ahead, "ahead"), (behind, "behind"))
         ]
         found = {ahead: 0, behind: 0}
-        for each, listener in zip(found, stores, strict=True):
-            each.subscribe([filled], listener=listener)
+        # One after the other: the rebalance for a second member would wait for a first one that no longer polls.
+        ahead.subscribe([filled], listener=stores[0])
         deadline = monotonic() + PATIENCE_S
-        while found[ahead] < 20 or found[behind] < 7:
+        while found[ahead] < 20:
             assert monotonic() < deadline, found
             found[ahead] += len(ahead.poll(100))
-            found[behind] += len(behind.poll(100, max_records=7 - found[behind])) if found[behind] < 7 else 0
+        behind.subscribe([filled], listener=stores[1])
+        while found[behind] < 7:
+            assert monotonic() < deadline, found
+            assert not ahead.poll(100)
+            found[behind] += len(behind.poll(100, max_records=7 - found[behind]))
         for stored in stores:
             stored.save()
         eventually(lambda: sum(offsets_of(admin, f"{filled}.ahead").values()) == 20)
@@ -239,8 +243,11 @@ def test_an_async_consumer_mirrors_its_offsets(broker: Any, filled: str, admin: 
 
 def test_a_mirror_needs_another_group_than_the_consumers_own(broker: Any) -> None:
     with Consumer(bootstrap_servers=broker.bootstrap) as alone:
-        with pytest.raises(OttlaError, match="the consumer has no group"):
+        with pytest.raises(ArgumentError, match=r"you must provide a valid group\.id") as caught:
             GroupMirror(alone)
+        assert "GroupMirror(consumer, group)" in caught.value.hint
+        with pytest.raises(ArgumentError, match=r"you must provide a valid group\.id"):
+            alone.commit()
         with pytest.raises(OttlaError, match="is blank"):
             GroupMirror(alone, " ")
     with (

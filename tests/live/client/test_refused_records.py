@@ -43,17 +43,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a timestamp as text": ({"timestamp": "now"}, "timestamp must be a whole number, not 'now'"),
     "a timestamp of 71 bits": ({"timestamp": 2**70}, "more than 64 bits"),
     "a negative timestamp": ({"timestamp": -5}, "negative"),
-    "a header named in bytes": ({"headers": [(b"h", b"v")]}, "name of a header is text, not bytes"),
-    "a header named by a number": ({"headers": {1: b"v"}}, "name of a header is text, not int"),
-    "a header without a name": ({"headers": [(None, b"v")]}, "name of a header is text, not NoneType"),
+    "a header named in bytes": ({"headers": [(b"h", b"v")]}, "name of a header must be text, not bytes"),
+    "a header named by a number": ({"headers": {1: b"v"}}, "name of a header must be text, not int"),
+    "a header without a name": ({"headers": [(None, b"v")]}, "name of a header must be text, not NoneType"),
     "a header that is no UTF-8": ({"headers": [("\ud800", b"v")]}, "name of a header cannot be encoded as UTF-8"),
-    "a header with a number": ({"headers": [("h", 1)]}, "header 'h' is bytes, text or None, not int"),
-    "a header that is no pair": ({"headers": ["ab"]}, "header is a pair of a name and a value, not 'ab'"),
-    "headers that are no pairs": ({"headers": "ab"}, "headers are pairs .* not str"),
-    "headers that are a number": ({"headers": 5}, "headers are pairs .* not int"),
+    "a header with a number": ({"headers": [("h", 1)]}, "header 'h' must be bytes, text or None, not int"),
+    "a header that is no pair": ({"headers": ["ab"]}, "header must be a pair of a name and a value, not 'ab'"),
+    "headers that are no pairs": ({"headers": "ab"}, "headers must be pairs .* not str"),
+    "headers that are a number": ({"headers": 5}, "headers must be pairs .* not int"),
     "a partition as text": ({"partition": "0"}, "partition must be a whole number, not '0'"),
     "a partition that is true": ({"partition": True}, "partition must be a whole number, not True"),
-    "a key that is a number": ({"key": 5}, "key is bytes, text or None, not int"),
+    "a key that is a number": ({"key": 5}, "key must be bytes, text or None, not int"),
     "a key that is no UTF-8": ({"key": "\ud800"}, "key cannot be encoded as UTF-8"),
 }
 
@@ -142,10 +142,10 @@ def test_headers_from_an_iterator_are_sent_to_a_topic_that_was_unknown(broker: A
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (None, "a topic is text, not NoneType"),
-        (b"orders", "a topic is text, not bytes"),
-        (5, "a topic is text, not int"),
-        (["orders"], "a topic is text, not list"),
+        (None, "a topic must be text, not NoneType"),
+        (b"orders", "a topic must be text, not bytes"),
+        (5, "a topic must be text, not int"),
+        (["orders"], "a topic must be text, not list"),
         ("", "the name of a topic is empty"),
         ("\ud800", "the name of a topic cannot be encoded as UTF-8"),
     ],
@@ -167,7 +167,7 @@ def test_an_arrow_table_for_an_invalid_topic_is_refused(broker: Any, one_partiti
     pa = pytest.importorskip("pyarrow")
     with Producer(bootstrap_servers=broker.bootstrap) as producer:
         bad: Any = 5
-        with pytest.raises(TypeError, match="a topic is text"):
+        with pytest.raises(TypeError, match="a topic must be text"):
             producer.send_arrow(pa.table({"value": [b"v"]}), bad)
         with pytest.raises(KafkaError, match="the name of a topic is empty"):
             producer.send_arrow(pa.table({"value": [b"v"]}), "")
@@ -181,7 +181,7 @@ def test_a_consumer_reads_on_after_an_invalid_topic(broker: Any, one_partition: 
         producer.send_and_wait(one_partition, b"v")
     with Consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         nothing: Any = None
-        with pytest.raises(TypeError, match="a topic is text"):
+        with pytest.raises(TypeError, match="a topic must be text"):
             consumer.assign([TopicPartition(nothing, 0)])
         consumer.assign([(one_partition, 0)])
         assert [record.value for record in consumer.poll(300_000)] == [b"v"]

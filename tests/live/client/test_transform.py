@@ -462,7 +462,7 @@ def test_async_transform_awaits_the_function(topics: Topics) -> None:
     ("options", "message"),
     [
         ({"guarantee": "twice"}, "unknown guarantee 'twice'"),
-        ({"group_id": ""}, "needs a group"),
+        ({"group_id": ""}, r"you must provide a valid group\.id"),
         ({"source": []}, "source is empty"),
         ({"source": ["a", ("b", 0)]}, "mixes topics and partitions"),
         ({"guarantee": "at-least-once", "transactional_id": "x"}, "does not use transactions"),

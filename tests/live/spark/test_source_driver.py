@@ -17,7 +17,7 @@ from ottla import Admin, Broker, Consumer, Producer
 from ottla.client.core.model import LATEST, TopicDescription
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.spark.explaining import BrokersAway
+from ottla.spark.explaining import BrokersUnavailable
 from ottla.spark.source import reading, source
 from ottla.spark.source.lookup import Lookup
 from ottla.spark.source.offsets import OffsetRange
@@ -236,9 +236,9 @@ def test_a_starting_query_waits_for_its_brokers_like_a_running_one(
 def test_unreachable_brokers_fail_the_query_after_the_timeout() -> None:
     brief = {"kafka.default.api.timeout.ms": "300", "kafkaConsumer.pollTimeoutMs": "300"}
     with Query("127.0.0.1:1", subscribe="orders", **brief) as query:
-        with pytest.raises(BrokersAway, match="no broker answered"):
+        with pytest.raises(BrokersUnavailable, match="no broker answered"):
             query.initial()
-        with pytest.raises(BrokersAway):
+        with pytest.raises(BrokersUnavailable):
             query.reader.prepareForTriggerAvailableNow()
 
 

@@ -30,9 +30,9 @@ ASK = """
 import gc, sys, types
 if sys.argv[1] == "worker":
     sys.modules["__main__"] = types.SimpleNamespace(__spec__=types.SimpleNamespace(name="pyspark.daemon"))
-from ottla.spark.workers import settle
+from ottla.spark.workers import freeze_loaded_objects
 for request in range(1, 201):
-    settle()
+    freeze_loaded_objects()
     print(gc.get_freeze_count())
     if request == 1:
         import ottla.client.blocking  # as the first request does

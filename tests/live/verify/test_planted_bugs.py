@@ -37,7 +37,7 @@ def found_without(
             settings = {"bootstrap.servers": cluster.bootstrap}
             options = Options(workloads=(workload,), seconds=seconds, seed=seed, patience_s=30, rate=rate)
             nemesis = Nemesis(cluster, faults, seed, patience_s=30, say=lambda _: None) if faults else None
-            history = Run(options, settings, [OwnLibrary(settings)], saboteur=nemesis).execute()
+            history = Run(options, settings, [OwnLibrary(settings)], fault_injector=nemesis).execute()
         anomalies = check(history)
         if anomalies:
             directory = os.environ.get("OTTLA_PICTURES")

@@ -46,7 +46,7 @@ def test_a_short_run_finds_nothing_and_its_history_can_be_checked_again(tmp_path
         (["--cluster", "far:3"], "--cluster far:3 is not a cluster (write local:N"),
         (["--time", "soon"], "'soon' is not a time (write it as in 90s"),
         (["--workload", "chess"], "unknown workload 'chess' (choose from list-append"),
-        (["--client", "carrier-pigeon"], "unknown value of --client: carrier-pigeon"),
+        (["--client", "carrier-pigeon"], "unknown value carrier-pigeon for --client"),
         (["--bootstrap", "127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
         (["--history", "no-such-file"], "no-such-file: no such file or directory"),
     ],

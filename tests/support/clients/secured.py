@@ -177,7 +177,8 @@ def java_settings(login: Login) -> dict[str, str]:
 
 
 class _Java:
-    """The driver's process; it must know where tokens come from when it starts (KAFKA-18920)."""
+    """The driver's process. It must know where tokens come from when it starts: the system property
+    org.apache.kafka.sasl.oauthbearer.allowed.urls lists the permitted URLs."""
 
     client: JavaClient | None = None
     token_url = ""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.support.spark_queries import start_patiently
+from tests.support.spark_queries import start_with_retries
 from tests.support.waiting import PATIENCE_S
 
 LIMIT_S = 1600.0
@@ -132,7 +132,7 @@ def run_query(task: Mapping[str, Any]) -> None:
             )
         )
     writers = [writer.outputMode("append").trigger(availableNow=True) for writer in writers]
-    running = [start_patiently(writer.start) for writer in writers]
+    running = [start_with_retries(writer.start) for writer in writers]
     for writer, query in zip(writers, running, strict=True):
         run_to_the_end(writer, query, task.get("restarts", 0))
 
@@ -148,7 +148,7 @@ def run_to_the_end(writer: Any, query: Any, restarts: int) -> None:
             if not restarts:
                 raise
         restarts -= 1
-        query = start_patiently(writer.start)
+        query = start_with_retries(writer.start)
 
 
 if __name__ == "__main__":

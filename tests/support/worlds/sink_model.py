@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from ottla.spark.sink import decisions
-from ottla.spark.sink.decisions import Digest, Done, FinishFormer, Part, RollForward, Run, SinkState, Skip
+from ottla.spark.sink.decisions import Digest, Done, FinishEarlier, Part, RollForward, Run, SinkState, Skip
 from ottla.spark.sink.errors import LostPart, NotOwner
 from ottla.spark.sink.ledger import Entry, Ledger
 
@@ -237,7 +237,7 @@ class World:
             if isinstance(verdict, Skip):
                 returned.append(None)
                 return
-            if isinstance(verdict, FinishFormer):
+            if isinstance(verdict, FinishEarlier):
                 with contextlib.suppress(Fenced):
                     broker.end(verdict.part, True)
             if isinstance(verdict, RollForward):

@@ -166,6 +166,7 @@ def test_every_mistake_has_its_line_and_a_hint(tmp_path: Path) -> None:
             "shop.yaml:5: kafka.linger.mss: unknown client setting (Did you mean",
         ),
         (GOOD.replace("id bigint}", "id bigint, watermark: at soon}"), "'soon' is not a duration"),
+        (GOOD.replace("id bigint}", "id bigint, watermark: at ٥ s}"), "'٥ s' is not a duration"),
         (GOOD.replace("id bigint}", "id bigint, on_bad_record: dead-letter}"), "dead-letter needs a topic"),
         ("source: {topic: orders, metadata: true}\nsql: select 1\nsink: t\n", "has no effect without schema"),
         ("source: orders\nsql: select 1\nsink: t\nname: 'a b'\n", "'a b' is not a valid pipeline name"),

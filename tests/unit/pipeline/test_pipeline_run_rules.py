@@ -22,12 +22,11 @@ from ottla.pipeline.running.state import (
     QueryState,
     RunState,
     StateDirectory,
-    local_path,
     recall,
     remember,
 )
 from ottla.spark.database.connections import DatabaseUnavailable
-from ottla.spark.explaining import BrokersAway
+from ottla.spark.explaining import BrokersUnavailable
 from ottla.types import TopicPartition
 
 
@@ -120,7 +119,9 @@ def test_a_failure_is_one_line_and_retriable_or_not(text: str, cause: str, retri
     assert explain(text) == Failure(cause, explain(text).hint, retriable)
 
 
-@pytest.mark.parametrize("error", [DatabaseUnavailable("it is down", "Start it."), BrokersAway("no broker answered")])
+@pytest.mark.parametrize(
+    "error", [DatabaseUnavailable("it is down", "Start it."), BrokersUnavailable("no broker answered")]
+)
 def test_unreachable_brokers_and_databases_are_retriable(error: OttlaError) -> None:
     assert failure_of(error) == Failure(error.message, error.hint, retriable=True)
     assert failure_of(QueryFailed("shop", error)) == Failure(error.message, error.hint, query="shop")
@@ -137,7 +138,7 @@ class AnalysisException(Exception):
     """Spark raises one of this name for mistakes in a query, and for the Python processes that it asks about it."""
 
 
-AWAY = "ottla.spark.explaining.BrokersAway: no broker answered: 30 s went by. Is a broker running?"
+AWAY = "ottla.spark.explaining.BrokersUnavailable: no broker answered: 30 s went by. Is a broker running?"
 
 
 @pytest.mark.parametrize(
@@ -244,8 +245,6 @@ def test_a_pipeline_is_found_by_its_name(made: Pipeline) -> None:
 def test_the_state_of_a_remote_checkpoint_is_in_the_home_directory(made: Pipeline, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    assert local_path("s3://bucket/x") is None
-    assert local_path("file:///a%20b") == Path("/a b")
     far = StateDirectory(replace(made, checkpoint="hdfs://host/x"))
     assert far.path.is_relative_to(tmp_path / "state")
 

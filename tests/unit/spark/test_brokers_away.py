@@ -92,7 +92,7 @@ def test_a_sink_that_cannot_read_its_decisions_is_retried(clients: Clients, monk
         async def poll(self, _: int) -> list[Any]:
             return []
 
-    monkeypatch.setattr(sink_clients, "PATIENCE_MS", -1)
+    monkeypatch.setattr(sink_clients, "BROKER_TIMEOUT_MS", -1)
     with pytest.raises(OttlaError) as caught:
         asyncio.run(clients._replay(Silent(), TopicPartition("shop-decisions", 0), 0, 5))  # type: ignore[arg-type]  # noqa: SLF001
     failure = through_spark(caught.value)

@@ -163,7 +163,7 @@ def test_a_task_that_ignores_the_previous_batch_drops_its_decided_parts() -> Non
 
     def forgetful(*arguments: Any, **more: Any) -> Any:
         verdict = decisions.decide_write(*arguments, **more)
-        return decisions.Write() if isinstance(verdict, decisions.FinishFormer) else verdict
+        return decisions.Write() if isinstance(verdict, decisions.FinishEarlier) else verdict
 
     assert wrong_inside_foreach_batch(Rules(decide_write=forgetful))
 

@@ -81,7 +81,7 @@ def test_a_topic_is_required() -> None:
 
 def test_text_becomes_bytes_and_null_stays_null() -> None:
     batch = pa.record_batch({"VALUE": pa.array(["a", None, "ü"])})
-    records = to_records(batch, ["value"], options(topic="t"), 0)
+    records = to_records(batch, ["value"], 0)
     assert records.schema.names == ["value"]
     assert records.column(0).to_pylist() == [b"a", None, "ü".encode()]
 
@@ -89,13 +89,13 @@ def test_text_becomes_bytes_and_null_stays_null() -> None:
 def test_a_row_without_a_topic_is_reported_by_its_number() -> None:
     batch = pa.record_batch({"value": ["a", "b"], "topic": pa.array(["t", None])})
     with pytest.raises(SinkError, match="row 41 of this task has no topic"):
-        to_records(batch, ["value", "topic"], options(), 40)
+        to_records(batch, ["value", "topic"], 40)
 
 
 def test_timestamps_are_kept_to_the_millisecond() -> None:
     at = datetime.datetime(2026, 11, 15, 12, 0, 0, 123456, tzinfo=datetime.UTC)
     batch = pa.record_batch({"value": ["a"], "timestamp": pa.array([at], pa.timestamp("us", "UTC"))})
-    records = to_records(batch, ["value", "timestamp"], options(topic="t", includeTimestamp="true"), 0)
+    records = to_records(batch, ["value", "timestamp"], 0)
     assert records.column(1).to_pylist() == [at.replace(microsecond=123000)]
 
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from ottla.spark.sink.states import ALLOWED, BatchState, combined, move
+from ottla.spark.sink.states import TRANSITIONS, BatchState, combined, move
 
 S = BatchState
 EXPECTED = {
@@ -35,20 +35,20 @@ def test_only_transitions_in_the_table_are_allowed(state: BatchState, target: Ba
     if (state, target) in EXPECTED:
         assert move(state, target) is target
     else:
-        with pytest.raises(AssertionError, match=f"{state.value} -> {target.value} is not allowed"):
+        with pytest.raises(AssertionError, match=f"cannot move from {state.name} to {target.name}"):
             move(state, target)
 
 
 def test_a_decided_batch_can_only_be_committed() -> None:
-    assert ALLOWED[S.DECIDED] == {S.COMMITTED}
+    assert TRANSITIONS[S.DECIDED] == {S.COMMITTED}
 
 
 def test_every_state_leads_to_committed_or_aborted() -> None:
-    assert set(ALLOWED) == set(S)
-    assert {state for state in S if not ALLOWED[state]} == {S.COMMITTED, S.ABORTED}
+    assert set(TRANSITIONS) == set(S)
+    assert {state for state in S if not TRANSITIONS[state]} == {S.COMMITTED, S.ABORTED}
     reaches_end = {S.COMMITTED, S.ABORTED}
     for _ in S:
-        reaches_end |= {state for state in S if ALLOWED[state] & reaches_end}
+        reaches_end |= {state for state in S if TRANSITIONS[state] & reaches_end}
     assert reaches_end == set(S)
 
 

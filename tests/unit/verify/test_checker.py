@@ -147,7 +147,7 @@ def test_an_offset_that_was_acknowledged_for_another_record_is_inconsistent() ->
 
 
 def test_a_record_in_another_partition_is_astray() -> None:
-    assert only(found(sends("s", A, 1), a=[], b=[(0, 1)])).kind is Kind.ASTRAY
+    assert only(found(sends("s", A, 1), a=[], b=[(0, 1)])).kind is Kind.WRONG_PARTITION
 
 
 def test_records_of_one_producer_keep_their_order() -> None:

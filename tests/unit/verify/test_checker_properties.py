@@ -295,7 +295,7 @@ INJECTIONS: dict[Injection, Kind] = {
     step_back: Kind.STEP_BACK,
     skip: Kind.SKIP,
     circle: Kind.CYCLE,
-    send_astray: Kind.ASTRAY,
+    send_astray: Kind.WRONG_PARTITION,
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.verify.clients import confluent
 from ottla.verify.clients.confluent import ConfluentConsumer, ConfluentProducer
-from ottla.verify.clients.port import Remedy, Trouble
+from ottla.verify.clients.port import ClientError, Remedy
 
 
 def test_a_call_that_ignores_its_timeout_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_a_call_that_ignores_its_timeout_is_abandoned(monkeypatch: pytest.Monkey
     monkeypatch.setattr(confluent, "_GIVE_UP_S", 0.1)
     producer, consumer = ConfluentProducer(module, {}), ConfluentConsumer(module, {})
     try:
-        with pytest.raises(Trouble, match=r"send_offsets_to_transaction has made no progress for 0\.1 s") as raised:
+        with pytest.raises(ClientError, match=r"send_offsets_to_transaction has made no progress for 0\.1 s") as raised:
             producer.add_offsets({("t", 0): 7}, consumer)
         assert raised.value.remedy is Remedy.RESTART
     finally:

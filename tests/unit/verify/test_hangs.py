@@ -150,7 +150,7 @@ class SilentRun(Run):
         pass
 
 
-class StuckSaboteur:
+class StuckFaultInjector:
     def begin(self, recorder: Recorder, progress_since: Callable[[int], list[str]]) -> None:
         pass
 
@@ -164,7 +164,7 @@ class StuckSaboteur:
 def test_a_hang_of_the_nemesis_ends_the_run_and_is_part_of_its_history(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ottla.verify.run.build", lambda *_: Stage())
     said: list[str] = []
-    run = SilentRun(Options(seconds=60.0), {}, [], saboteur=StuckSaboteur(), say=said.append)
+    run = SilentRun(Options(seconds=60.0), {}, [], fault_injector=StuckFaultInjector(), say=said.append)
     history = within(20, "the run", run.execute)
     assert len(history.stuck) == 1
     assert "nemesis.py:62" in history.stuck[0]

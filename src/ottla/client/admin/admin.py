@@ -473,7 +473,7 @@ class AsyncAdmin:
         group: Any = None,
         timeout_ms: Timeout | None = None,
     ) -> None:
-        """Commits what `producer.prepare_transaction()` left open. Without offsets, it is safe to repeat.
+        """Commits what `producer.prepare_transaction()` left open. Idempotent, unless `offsets` are passed.
 
         With `offsets` and `group` these offsets are committed as part of the transaction, so that they later show
         whether it was committed. Read them before a retry: a transaction that has ended accepts no offsets.
@@ -488,5 +488,5 @@ class AsyncAdmin:
         )
 
     async def abort_prepared(self, prepared: PreparedTransaction, *, timeout_ms: Timeout | None = None) -> None:
-        """Aborts what `producer.prepare_transaction()` left open. It is safe to repeat."""
+        """Aborts what `producer.prepare_transaction()` left open. Idempotent."""
         await prepared_calls.complete_prepared(self._network, prepared, commit=False, timeout_ms=timeout_ms)

@@ -16,9 +16,8 @@ from ottla.protocol.messages.api_versions import ApiVersionsRequest
 from ottla.protocol.messages.describe_cluster import DescribeClusterRequest
 from ottla.protocol.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.protocol.messages.update_features import UpdateFeaturesRequest
+from ottla.protocol.wire_values import UpgradeType
 from ottla.types import TopicPartition
-
-_SAFE_DOWNGRADE = 2
 
 
 async def describe_cluster(network: Network) -> ClusterDescription:
@@ -82,7 +81,7 @@ async def update_features(
         for name, level in levels.items():
             update = UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level)
             if level < current.get(name, 0):
-                update.upgrade_type = _SAFE_DOWNGRADE
+                update.upgrade_type = UpgradeType.SAFE_DOWNGRADE
             updates.append(update)
         return UpdateFeaturesRequest(feature_updates=updates, validate_only=validate_only)
 

@@ -13,12 +13,11 @@ from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.describe_configs import DescribeConfigsRequest
 from ottla.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from ottla.protocol.messages.list_config_resources import ListConfigResourcesRequest
-from ottla.protocol.wire_values import CONFIG_TYPES
+from ottla.protocol.wire_values import CONFIG_TYPES, ConfigOperation, ConfigResourceType, ConfigSource
 
-RESOURCE_TYPES = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
+RESOURCE_TYPES = {kind.name.lower().replace("_", "-"): kind for kind in ConfigResourceType}
 """The kinds of resources that have configs, and their numbers on the wire."""
 _RESOURCE_NAMES = {number: name for name, number in RESOURCE_TYPES.items()}
-_SET, _DELETE = 0, 1
 
 
 async def describe_configs(
@@ -52,7 +51,7 @@ async def alter_configs(
 ) -> None:
     configs = [
         IncrementalAlterConfigsRequest.AlterableConfig(
-            name=setting, config_operation=_DELETE if value is None else _SET, value=value
+            name=setting, config_operation=ConfigOperation.DELETE if value is None else ConfigOperation.SET, value=value
         )
         for setting, value in changes.items()
     ]
@@ -113,7 +112,7 @@ def _config_entry(config: Any) -> ConfigEntry:
         name=config.name,
         value=config.value,
         source=CONFIG_SOURCES.get(config.config_source, "unknown"),
-        is_default=config.config_source == 5,
+        is_default=config.config_source == ConfigSource.DEFAULT,
         is_read_only=config.read_only,
         is_sensitive=config.is_sensitive,
         config_type=CONFIG_TYPES[config.config_type] if 0 <= config.config_type < len(CONFIG_TYPES) else "unknown",

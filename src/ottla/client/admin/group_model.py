@@ -4,13 +4,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ottla.client.core.model import Node
-from ottla.protocol.framing import decode_versioned
-from ottla.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from ottla.client.group import protocol
 from ottla.protocol.primitives import ProtocolError
+from ottla.protocol.wire_values import CONSUMER
 from ottla.types import TopicPartition
-
-CONSUMER = "consumer"
-"""The protocol type of consumers. Only their subscriptions and assignments can be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +85,11 @@ def read_subscription(metadata: bytes) -> MemberSubscription | None:
     if not metadata:
         return None
     try:
-        read = decode_versioned(ConsumerProtocolSubscription, metadata, accept_newer=True)
+        read = protocol.read_subscription(metadata)
     except ProtocolError:
         return None
-    owned = [TopicPartition(part.topic, p) for part in read.owned_partitions for p in part.partitions]
     return MemberSubscription(
-        tuple(read.topics), tuple(sorted(owned)), read.generation_id, read.rack_id, read.user_data
+        tuple(read.topics), tuple(sorted(read.owned_partitions)), read.generation_id, read.rack_id, read.user_data
     )
 
 
@@ -103,13 +99,10 @@ def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
     >>> read_assignment(bytes.fromhex("000000000001000174000000020000000000000001ffffffff"))
     (TopicPartition(topic='t', partition=0), TopicPartition(topic='t', partition=1))
     """
-    if not assignment:
-        return ()
     try:
-        read = decode_versioned(ConsumerProtocolAssignment, assignment, accept_newer=True)
+        return tuple(protocol.read_assignment(assignment).partitions)
     except ProtocolError:
         return ()
-    return tuple(sorted(TopicPartition(part.topic, p) for part in read.assigned_partitions for p in part.partitions))
 
 
 def classic_group(described: Any, coordinator: Node) -> GroupDescription:

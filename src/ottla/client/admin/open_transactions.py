@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ottla.client.admin.requests import ask, fixed, retrying
 from ottla.client.admin.transaction_model import (
+    OPEN_STATES,
     HangingTransaction,
     OpenTransaction,
     ProducerState,
@@ -19,8 +20,6 @@ from ottla.errors import raise_for
 from ottla.protocol.api import ApiKey
 from ottla.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from ottla.types import TopicPartition
-
-OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 async def find_open_transactions(
@@ -81,7 +80,7 @@ async def _find_hanging(network: Network, partitions: list[TopicPartition]) -> l
     for partition, found in sorted(opened.items()):
         for producer in found:
             name = names.get(producer.producer_id)
-            reason = _why_hanging(partition, producer, None if name is None else described[name])
+            reason = _why_hanging(partition, None if name is None else described[name])
             if reason is not None:
                 hanging.append(HangingTransaction(partition, producer, name, reason))
     return hanging
@@ -106,10 +105,8 @@ def _identity(hanging: HangingTransaction) -> tuple[TopicPartition, int, int]:
     return hanging.partition, hanging.producer.producer_id, hanging.producer.transaction_start_offset
 
 
-def _why_hanging(
-    partition: TopicPartition, producer: ProducerState, known: TransactionDescription | None
-) -> str | None:
-    """Why no coordinator will end the producer's open transaction in the partition; None if one will."""
+def _why_hanging(partition: TopicPartition, known: TransactionDescription | None) -> str | None:
+    """Why no coordinator will end the open transaction in the partition; None if one will."""
     if known is None:
         return "no coordinator knows the producer"
     if known.state not in OPEN_STATES:

@@ -54,4 +54,4 @@ async def complete_prepared(
     if not done:
         word = "committed" if commit else "aborted"
         detail = f"the transaction of {prepared.transactional_id} was not {word} within {wait_ms} ms"
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{detail}{network.blame()}")
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{detail}{network.timeout_reason()}")

@@ -9,6 +9,7 @@ from ottla.protocol.wire_values import NO_TIMEOUT_MS
 from ottla.types import TopicPartition
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 _STORED_STATES = (*STATES, "PrepareEpochFence")
 
 

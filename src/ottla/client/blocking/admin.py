@@ -447,7 +447,7 @@ class Admin:
         group: Any = None,
         timeout_ms: Timeout | None = None,
     ) -> None:
-        """Commits what `producer.prepare_transaction()` left open. Without offsets, it is safe to repeat.
+        """Commits what `producer.prepare_transaction()` left open. Idempotent, unless `offsets` are passed.
 
         With `offsets` and `group` these offsets are committed as part of the transaction, so that they later show
         whether it was committed. Read them before a retry: a transaction that has ended accepts no offsets.
@@ -460,5 +460,5 @@ class Admin:
         return self._call(self._async.commit_prepared(prepared, offsets=offsets, group=group, timeout_ms=timeout_ms))
 
     def abort_prepared(self, prepared: PreparedTransaction, *, timeout_ms: Timeout | None = None) -> None:
-        """Aborts what `producer.prepare_transaction()` left open. It is safe to repeat."""
+        """Aborts what `producer.prepare_transaction()` left open. Idempotent."""
         return self._call(self._async.abort_prepared(prepared, timeout_ms=timeout_ms))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ottla.client.core.callers_thread import Call, CallersThread
 from ottla.errors import OttlaError
+from ottla.net.event_loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -41,17 +42,9 @@ class LoopThread:
     def running_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None:
-                self._loop = _new_loop()
+                self._loop = new_event_loop()
                 threading.Thread(target=self._loop.run_forever, name="ottla-client", daemon=True).start()
             return self._loop
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _close_unstarted(coroutine: Coroutine[Any, Any, Any]) -> None:

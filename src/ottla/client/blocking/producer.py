@@ -160,7 +160,7 @@ class Producer(BlockingSender):
     # --- waiting ------------------------------------------------------------------------------------------
 
     def flush(self, timeout_ms: Timeout | None = None) -> None:
-        """Waits until all records sent so far are stored or have failed. Their Deliveries tell which."""
+        """Waits until all records sent so far are stored or have failed. Their Deliveries show which."""
         return self._call(self._async.flush(timeout_ms))
 
     def partitions_for(self, topic: str) -> TopicDescription:

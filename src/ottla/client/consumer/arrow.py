@@ -6,21 +6,15 @@ With a consumer:
     for batch in consumer.iter_arrow(until_end=True):   # until everything has been read; otherwise endless
         ...
 
-Without a consumer, from the fetched bytes of one partition:
-
-    batch, next_offset = read_partition(TopicPartition("orders", 0), data, 120, 500, timestamp_unit="us")
-
 Both take `columns=["value", "offset"]` to decode fewer columns, and `timestamp_unit="us"` for Spark.
 """
 
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ottla.client.consumer.completed_fetch import CompletedFetch
 from ottla.client.core.arguments import Timeout, as_poll_timeout_ms
 from ottla.errors import ArgumentError, KafkaError, OttlaError
-from ottla.types import INT64_MAX, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,50 +88,3 @@ def take_arrow(
         fetcher.took(fetched)
     fetcher.records_taken += builder.rows
     return builder.finish() if builder.rows else None
-
-
-def read_partition(
-    partition: TopicPartition,
-    data: bytes | bytearray | memoryview,
-    from_offset: int,
-    until_offset: int = INT64_MAX,
-    *,
-    aborted: Iterable[tuple[int, int]] = (),
-    check_crcs: bool = True,
-    timestamp_unit: str = "ms",
-    columns: Sequence[str] | None = None,
-    max_records: int | None = None,
-) -> "tuple[pa.RecordBatch, int]":
-    """The records of fetched batches from `from_offset` up to, but not including, `until_offset`.
-
-    `aborted` holds (producer id, first offset) of the aborted transactions in the fetch response, for read_committed.
-    Returns the columns and the offset to continue at. It skips control batches, aborted records and gaps, so it may be
-    beyond the last record, but never beyond `until_offset`. If `data` holds more than fits into one RecordBatch, the
-    next one begins at that offset. A corrupt batch raises KafkaError unless there are records before it.
-    """
-    arrow = arrow_module("arrow_batches")
-    fetched = CompletedFetch(partition, memoryview(data), from_offset, aborted=aborted, check_crcs=check_crcs)
-    most = arrow.ROWS_MAX if max_records is None else min(max_records, arrow.ROWS_MAX)
-    sections = fetched.sections(most, BYTES_AT_ONCE)
-    builder = arrow.ColumnBuilder(sections, max_records=most, timestamp_unit=timestamp_unit, columns=columns)
-    is_whole = True
-    for section in sections:
-        if section.header.base_offset >= until_offset:
-            is_whole = False
-            break
-        try:
-            is_whole = builder.add(*partition, section, from_offset, until_offset)
-        except KafkaError as error:
-            if builder.rows:
-                break  # return what was read before the error first
-            raise fetched.explained(error, section.header) from None
-        if not is_whole:
-            break
-        fetched.took()
-    next_offset = fetched.next_offset
-    if not is_whole:
-        if builder.rows:
-            next_offset = max(next_offset, builder.last_offset + 1)
-        if not builder.is_full:
-            next_offset = until_offset  # everything after it is outside the requested range
-    return builder.finish(), min(next_offset, max(until_offset, from_offset))

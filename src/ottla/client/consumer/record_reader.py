@@ -79,7 +79,7 @@ class RecordReader:
             raise OttlaError("poll() is already running", "Use one consumer per task.")
         self._is_polling = True
         if self.group is not None:
-            self.group.membership.enter_poll(self._network.now())
+            self.group.membership.enter_poll()
         try:
             return await self._wait_for(wait_ms, take_buffered, take)
         finally:

@@ -73,7 +73,8 @@ def check_topics(topics: Any) -> tuple[str, ...]:
     if isinstance(topics, Iterable) and not isinstance(topics, str):
         topics = list(topics)
         if any(name is None or (isinstance(name, str) and not name.strip()) for name in topics):
-            raise ArgumentError("Topic collection to subscribe to cannot contain None or blank topic")
+            problem = "Topic collection to subscribe to cannot contain None or blank topic"
+            raise ArgumentError(problem, "Remove the empty names.")
     names = as_names(topics, "topics")
     return tuple(sorted(set(names)))
 
@@ -82,11 +83,12 @@ def check_pattern(pattern: Any) -> re.Pattern[str]:
     """The compiled pattern. It has to match whole topic names."""
     if isinstance(pattern, str):
         if not pattern:
-            raise ArgumentError("Topic pattern to subscribe to cannot be empty")
+            raise ArgumentError("Topic pattern to subscribe to cannot be empty", '".*" matches all topics.')
         try:
             return re.compile(pattern)
         except re.error as error:
-            raise ArgumentError(f"{pattern!r} is not a valid regular expression: {error}") from error
+            hint = 'Use one as in "orders-.*".'
+            raise ArgumentError(f"{pattern!r} is not a valid regular expression: {error}", hint) from error
     if not isinstance(pattern, re.Pattern) or not isinstance(pattern.pattern, str):
         hint = 'Write re.compile("orders-.*").'
         raise ArgumentError(f"the pattern must be a string or a compiled pattern, not {pattern!r}", hint)

@@ -31,8 +31,15 @@ ByPartition = Mapping[TopicPartition, T] | Mapping[tuple[str, int], T]
 """Two mappings, because type checkers do not accept a dict of TopicPartition keys as a Mapping of tuple keys."""
 OffsetLike = int | CommittedOffset
 OFFSETS_EXAMPLE = '{("orders", 0): 42}'
+HEADERS_HINT = 'Write {"trace": b"42"} or [("trace", b"42")].'
 
 LISTENER_METHODS = ("on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost")
+
+
+def no_group(hint: str) -> ArgumentError:
+    """The error of a call that needs a consumer group, with Kafka's text. The hint depends on the call."""
+    return ArgumentError("To use the group management or offset commit APIs, you must provide a valid group.id", hint)
+
 
 # --- numbers ----------------------------------------------------------------------------------------------------
 
@@ -106,7 +113,8 @@ def as_bytes(value: Bytes, what: str) -> bytes | None:
         return _encode(value, f"a record's {what}")
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
-    raise ArgumentError(f"a record's {what} is bytes, text or None, not {type(value).__name__}")
+    problem = f"a record's {what} must be bytes, text or None, not {type(value).__name__}"
+    raise ArgumentError(problem, "Serialize it first, for example with json.dumps().")
 
 
 def as_headers(headers: HeadersLike) -> Headers:
@@ -121,16 +129,18 @@ def as_headers(headers: HeadersLike) -> Headers:
         if isinstance(headers, Mapping):
             pairs = headers.items()
         elif isinstance(headers, str | bytes) or not isinstance(headers, Iterable):
-            raise ArgumentError(f"headers are pairs of a name and a value, not {type(headers).__name__}: {headers!r}")
+            problem = f"headers must be pairs of a name and a value, not {type(headers).__name__}: {headers!r}"
+            raise ArgumentError(problem, HEADERS_HINT)
     return tuple([_as_header(pair) for pair in pairs])
 
 
 def _as_header(pair: Any) -> tuple[str, bytes | None]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise ArgumentError(f"a header is a pair of a name and a value, not {pair!r}")
+        raise ArgumentError(f"a header must be a pair of a name and a value, not {pair!r}", HEADERS_HINT)
     name, value = pair
     if not isinstance(name, str):
-        raise ArgumentError(f"the name of a header is text, not {type(name).__name__}: {name!r}")
+        problem = f"the name of a header must be text, not {type(name).__name__}: {name!r}"
+        raise ArgumentError(problem, HEADERS_HINT)
     if not name.isascii():
         _encode(name, "the name of a header")
     return name, value if type(value) is bytes else as_bytes(value, f"header {name!r}")
@@ -149,7 +159,7 @@ def as_timestamp(timestamp: Any) -> int:
 def check_topic(topic: Any) -> None:
     """Raises for a topic name that no request can carry. The broker decides which names are legal."""
     if not isinstance(topic, str):
-        raise ArgumentError(f"a topic is text, not {type(topic).__name__}: {topic!r}")
+        raise ArgumentError(f"a topic must be text, not {type(topic).__name__}: {topic!r}")
     if not topic:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the name of a topic is empty")
     if not topic.isascii():
@@ -234,7 +244,7 @@ def as_times(times: Any) -> dict[TopicPartition, int]:
     for partition, at in by_partition(times, "times", '{("orders", 0): 1_700_000_000_000}').items():
         wanted[partition] = require_number(at, f"the time for {partition}")
         if wanted[partition] < 0:
-            raise ArgumentError(f"the time for {partition} is negative: {at}")
+            raise ArgumentError(f"the time for {partition} is negative: {at}", "Pass milliseconds since 1970.")
     return wanted
 
 

@@ -81,10 +81,10 @@ def acknowledge(interceptors: Sequence[ProducerInterceptor], delivery: Any) -> N
     """For `delivery.add_done_callback`."""
     error = delivery.exception()
     metadata = delivery.result() if error is None else None
-    tell_acknowledgement(interceptors, metadata, error)
+    notify_acknowledgement(interceptors, metadata, error)
 
 
-def tell_acknowledgement(
+def notify_acknowledgement(
     interceptors: Sequence[ProducerInterceptor], metadata: RecordMetadata | None, error: OttlaError | None
 ) -> None:
     for interceptor in interceptors:
@@ -108,7 +108,9 @@ def intercept_consume(interceptors: Sequence[ConsumerInterceptor], records: Reco
     return records
 
 
-def tell_commit(interceptors: Sequence[ConsumerInterceptor], offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+def notify_commit(
+    interceptors: Sequence[ConsumerInterceptor], offsets: Mapping[TopicPartition, CommittedOffset]
+) -> None:
     for interceptor in interceptors:
         try:
             interceptor.on_commit(offsets)

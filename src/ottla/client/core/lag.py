@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from ottla.types import TopicPartition
 
 
-def record_lag(position: int | None, end: int, first: int = 0) -> int:
-    """The number of offsets still to read: without a position, all of them. Deleted ones (below `first`) do not count.
+def record_lag(position: int | None, end: int) -> int:
+    """The number of offsets still to read: without a position, all of them.
 
-    >>> record_lag(5, 8), record_lag(None, 8), record_lag(2, 8, first=6), record_lag(9, 8)
-    (3, 8, 2, 0)
+    >>> record_lag(5, 8), record_lag(None, 8), record_lag(9, 8)
+    (3, 8, 0)
     """
-    return max(0, end - max(first, position if position is not None else first))
+    return max(0, end - max(0, position or 0))
 
 
 def total_record_lag(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int | None:

@@ -76,10 +76,10 @@ class Statistics:
             self._due_at = now + self._interval_ms
         elif now >= self._due_at:
             self._due_at = now + self._interval_ms
-            self._later(self._tell, self._snapshot())
+            self._later(self._notify, self._snapshot())
         return Poll(wake_at=self._due_at)
 
-    def _tell(self, metrics: Metrics) -> None:
+    def _notify(self, metrics: Metrics) -> None:
         try:
             self._on_statistics(metrics)
         except Exception:

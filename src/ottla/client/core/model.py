@@ -9,6 +9,7 @@ from ottla.errors import ErrorCode
 from ottla.protocol.wire_values import EARLIEST as EARLIEST
 from ottla.protocol.wire_values import LATEST as LATEST
 from ottla.protocol.wire_values import MAX_TIMESTAMP as MAX_TIMESTAMP
+from ottla.protocol.wire_values import ConfigSource
 from ottla.types import Endpoint, TopicPartition, uuid_to_text
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -105,14 +106,14 @@ class ApiVersionRange:
 
 
 CONFIG_SOURCES: Mapping[int, str] = {
-    1: "topic",
-    2: "broker",
-    3: "cluster default",
-    4: "broker's file",
-    5: "default",
-    6: "logger",
-    7: "client metrics",
-    8: "group",
+    ConfigSource.TOPIC: "topic",
+    ConfigSource.DYNAMIC_BROKER: "broker",
+    ConfigSource.DYNAMIC_DEFAULT_BROKER: "cluster default",
+    ConfigSource.STATIC_BROKER: "broker's file",
+    ConfigSource.DEFAULT: "default",
+    ConfigSource.BROKER_LOGGER: "logger",
+    ConfigSource.CLIENT_METRICS: "client metrics",
+    ConfigSource.GROUP: "group",
 }
 """Where the value of a setting comes from, by the number on the wire."""
 

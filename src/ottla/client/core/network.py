@@ -124,7 +124,9 @@ class Network:
         await self._peers.close()
         for _predicate, future in self._waiters:
             if not future.done():
-                future.set_exception(OttlaError("the client was closed while this call waited"))
+                future.set_exception(
+                    OttlaError("the client was closed while this call waited", "Close it after its last call.")
+                )
         self._waiters.clear()
 
     def running_loop(self) -> asyncio.AbstractEventLoop | None:
@@ -265,11 +267,11 @@ class Network:
         self.requests.add(request.api_key, latency_ms, has_failed=done.exception() is not None)
         try:
             with self.lock:
-                self._tell(request, done)
+                self._dispatch_answer(request, done)
         finally:
             self.wake()  # even if the callback failed: others may have something to do
 
-    def _tell(self, request: Request, done: "asyncio.Future[Answer]") -> None:
+    def _dispatch_answer(self, request: Request, done: "asyncio.Future[Answer]") -> None:
         error = done.exception()
         if error is None:
             answer = done.result()
@@ -410,13 +412,15 @@ class Network:
                 return self.view.last_error
             servers = ", ".join(self.config.bootstrap_servers)
             return KafkaError(ErrorCode.NETWORK_EXCEPTION, f"no broker answered at {servers} within {timeout_ms} ms")
-        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{doing} took longer than {timeout_ms} ms{self.blame()}")
+        return KafkaError(
+            ErrorCode.REQUEST_TIMED_OUT, f"{doing} took longer than {timeout_ms} ms{self.timeout_reason()}"
+        )
 
-    def blame(self) -> str:
-        """A suffix for timeout messages: the brokers that have not responded, or the last error."""
-        owing = self._peers.owing()
-        if owing:
-            return f": no response yet from {', '.join(map(str, owing))}"
+    def timeout_reason(self) -> str:
+        """A suffix for timeout errors: the brokers that have not responded, or the last error."""
+        awaited = self._peers.awaited_nodes()
+        if awaited:
+            return f": no response yet from {', '.join(map(str, awaited))}"
         return f": {self.view.last_error}" if self.view.last_error is not None else ""
 
 

@@ -264,8 +264,8 @@ def _ask_endpoint(request: urllib.request.Request, timeout_s: float) -> dict[str
             if error.code >= 500 or error.code == 429:
                 detail = f"{url} cannot issue tokens now: HTTP {error.code}"
                 raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail) from None
-            said = _said(error.read(4_096))
-        raise AuthenticationError(f"{url} refused to issue a token: HTTP {error.code}{said}", hint) from None
+            text = _error_text(error.read(4_096))
+        raise AuthenticationError(f"{url} refused to issue a token: HTTP {error.code}{text}", hint) from None
     except OSError as error:
         reason = getattr(error, "reason", error)
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, f"cannot get a token from {url}: {reason}") from None
@@ -276,7 +276,7 @@ def _ask_endpoint(request: urllib.request.Request, timeout_s: float) -> dict[str
     return answer
 
 
-def _said(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     """The `error` and `error_description` of RFC 6749, which are meant for people."""
     try:
         answer = json.loads(body)

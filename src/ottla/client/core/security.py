@@ -1,7 +1,6 @@
 """A client's security from its settings: the TLS context and the login of `ottla.net.client.client_security`."""
 
 import ssl
-from pathlib import Path
 
 from ottla.client.core.oauth import oauth_login
 from ottla.client.core.security_settings import SecurityConfig, credentials
@@ -9,7 +8,7 @@ from ottla.errors import ConfigError
 from ottla.net.client.client_security import ClientSecurity, Login, plain_login, scram_login
 from ottla.security.protocols import SecurityProtocol
 from ottla.security.sasl.client_exchanges import OAUTHBEARER, PLAIN
-from ottla.security.tls import client_context
+from ottla.security.tls import client_context, read_setting_file
 
 
 def client_security(config: SecurityConfig) -> ClientSecurity | None:
@@ -33,8 +32,8 @@ def _context(config: SecurityConfig) -> ssl.SSLContext:
         return config.ssl_context
     settings = config.tls_settings()
     if config.ssl_key_location and config.ssl_certificate_location:
-        settings["ssl.keystore.key"] = _read("ssl.key.location", config.ssl_key_location)
-        chain = _read("ssl.certificate.location", config.ssl_certificate_location)
+        settings["ssl.keystore.key"] = _read_pem("ssl.key.location", config.ssl_key_location)
+        chain = _read_pem("ssl.certificate.location", config.ssl_certificate_location)
         settings["ssl.keystore.certificate.chain"] = chain
     context = client_context(settings)
     if not config.enable_ssl_certificate_verification:
@@ -43,12 +42,13 @@ def _context(config: SecurityConfig) -> ssl.SSLContext:
     return context
 
 
-def _read(name: str, path: str) -> str:
+def _read_pem(name: str, path: str) -> str:
     try:
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not a PEM file"
-        raise ConfigError(f"{name}: cannot read {path}: {reason}") from None
+        return read_setting_file(name, path).decode()
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{name}: cannot read {path}: it is not a PEM file", "A PEM file has -----BEGIN … lines."
+        ) from None
 
 
 def _login(config: SecurityConfig) -> Login:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from ottla.checks import port_from_text
+from ottla.checks import endpoint_from_text
 from ottla.client.core.foreign_settings import translate
 from ottla.client.core.security_settings import OBJECTS, SecurityConfig, check_security
 from ottla.config import HIDDEN, looks_secret, parse, setting, settings_of, unknown_setting
@@ -366,8 +366,8 @@ def _settle_consumer(config: ConsumerConfig, written: Any) -> ConsumerConfig:
 
 
 _DURATION = re.compile(
-    r"by_duration:\+?P(?:([+-]?\d{1,15})D)?"
-    r"(?:T(?=.)(?:([+-]?\d{1,15})H)?(?:([+-]?\d{1,15})M)?(?:([+-]?\d{1,15}(?:[.,]\d{0,9})?)S)?)?"
+    r"by_duration:\+?P(?:([+-]?[0-9]{1,15})D)?"
+    r"(?:T(?=.)(?:([+-]?[0-9]{1,15})H)?(?:([+-]?[0-9]{1,15})M)?(?:([+-]?[0-9]{1,15}(?:[.,][0-9]{0,9})?)S)?)?"
 )
 
 
@@ -391,12 +391,10 @@ def parse_endpoint(server: str) -> Endpoint:
     >>> parse_endpoint("broker.example:9092"), parse_endpoint("[::1]:9092")
     (Endpoint(host='broker.example', port=9092), Endpoint(host='::1', port=9092))
     """
-    host, _, text = server.rpartition(":")
-    port = port_from_text(text)
-    bare = host.removeprefix("[").removesuffix("]")
-    if not bare or not port:
+    endpoint = endpoint_from_text(server)
+    if endpoint is None or not all(endpoint):
         raise ConfigError(f"Invalid url in bootstrap.servers: {server}", "Write host:port, as in 127.0.0.1:9092.")
-    return Endpoint(bare, port)
+    return endpoint
 
 
 def _text(name: str, value: Any) -> Any:

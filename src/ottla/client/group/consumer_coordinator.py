@@ -18,11 +18,12 @@ from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.commits import Commits, CommittedLookup
 from ottla.client.group.member_state import MemberState
-from ottla.client.group.membership import NO_GENERATION, Membership
+from ottla.client.group.membership import Membership
 from ottla.client.group.rebalance_listener import has_own_lost, notify
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
+from ottla.protocol.wire_values import NO_GENERATION
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.client")
@@ -267,7 +268,7 @@ class ConsumerCoordinator:
             lambda: self.commits.is_idle or membership.state is not MemberState.PREPARING, COMMITS_TIMEOUT_MS
         )
         if membership.state is MemberState.PREPARING:
-            membership.prepared(self._positions.states, self._network.now())
+            membership.prepared(self._positions.states)
         if failure is not None:
             raise failure
 
@@ -288,7 +289,7 @@ class ConsumerCoordinator:
             self.commits.forget(added)
             for partition in added:
                 self.lookup.begin(partition)
-            membership.taken(wanted, has_revoked=bool(going), now=self._network.now())
+            membership.taken(wanted, has_revoked=bool(going))
             self._network.wake()
             failed = await self._notify_assigned(added)
             if failure is not None and failed is not None:

@@ -17,21 +17,19 @@ from ottla.client.core.arguments import (
     as_partitions,
     by_partition,
     check_listener,
+    no_group,
 )
 from ottla.client.core.model import CommittedOffset
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ConsumerConfig
 from ottla.client.group.consumer_coordinator import ConsumerCoordinator
-from ottla.errors import ArgumentError, OttlaError
+from ottla.errors import ArgumentError
 from ottla.types import TopicPartition
 
 
 def require_group(group: ConsumerCoordinator | None) -> ConsumerCoordinator:
     if group is None:
-        raise OttlaError(
-            "To use the group management or offset commit APIs, you must provide a valid group.id",
-            'Pass group_id="…" to the consumer, or use assign() and seek().',
-        )
+        raise no_group('Pass group_id="…" to the consumer, or use assign() and seek().')
     return group
 
 
@@ -44,7 +42,7 @@ def subscribe(
 ) -> bool:
     """Subscribes to topics or to a pattern. False if `topics` is empty: then the consumer has to unsubscribe."""
     if pattern is not None and topics is not None:
-        raise ArgumentError("subscribe() takes topics or a pattern, not both")
+        raise ArgumentError("subscribe() takes topics or a pattern, not both", "Pass one of them.")
     check_listener(listener)
     if pattern is not None:
         checked = check_pattern(pattern)

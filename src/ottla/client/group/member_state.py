@@ -20,7 +20,7 @@ class MemberState(enum.Enum):
     """Another consumer uses the same group.instance.id (KIP-345)."""
 
 
-ALLOWED: dict[MemberState, set[MemberState]] = {
+TRANSITIONS: dict[MemberState, set[MemberState]] = {
     MemberState.UNSUBSCRIBED: {MemberState.PREPARING},
     MemberState.PREPARING: {MemberState.JOINING, MemberState.LOST, MemberState.FENCED},
     MemberState.JOINING: {MemberState.SYNCING, MemberState.LOST, MemberState.FENCED},

@@ -11,11 +11,12 @@ from typing import Any
 from ottla.assignors.base import Assignment, Assignor, Subscription
 from ottla.assignors.checking import announce, run_assignor, subscription_of
 from ottla.assignors.choosing import left_over, shared_protocol
+from ottla.checks import moved
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.polling import Poll, Request
 from ottla.client.core.settings import ConsumerConfig
-from ottla.client.group.member_state import ALLOWED, WAITING_FOR_POLL, MemberState
+from ottla.client.group.member_state import TRANSITIONS, WAITING_FOR_POLL, MemberState
 from ottla.client.group.protocol import (
     cluster_metadata,
     heartbeat_request,
@@ -29,11 +30,11 @@ from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
 from ottla.protocol.primitives import ProtocolError
+from ottla.protocol.wire_values import NO_GENERATION
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.client")
 
-NO_GENERATION = -1
 REBALANCE_LANE = "rebalance"
 """JoinGroup and SyncGroup are answered when all members have joined, so they use a separate connection."""
 METADATA_TIMEOUT_MS = 5_000
@@ -139,20 +140,20 @@ class Membership:
             self.rejoin_reason = "the consumer subscribed"
             self._move(MemberState.PREPARING)
 
-    def enter_poll(self, now: int) -> None:
+    def enter_poll(self) -> None:
         self.is_polling = True
 
     def leave_poll(self, now: int) -> None:
         self.is_polling = False
         self._polled_at = now
 
-    def prepared(self, owned: Iterable[TopicPartition], now: int) -> None:
+    def prepared(self, owned: Iterable[TopicPartition]) -> None:
         """poll() has revoked what had to be revoked; `owned` is what it keeps."""
         self.owned = sorted(owned)
         self._retry.at = 0
         self._move(MemberState.JOINING)
 
-    def taken(self, owned: Iterable[TopicPartition], *, has_revoked: bool, now: int) -> None:
+    def taken(self, owned: Iterable[TopicPartition], *, has_revoked: bool) -> None:
         """poll() has taken over the assignment. A member that revoked partitions rejoins to free them (KIP-429)."""
         self.owned = sorted(owned)
         self.rebalances += 1
@@ -484,8 +485,7 @@ class Membership:
 
     def _move(self, state: MemberState) -> None:
         if state is not self.state:
-            assert state in ALLOWED[self.state], f"{self.state} -> {state}"
-            self.state = state
+            self.state = moved(TRANSITIONS, "a group member", self.state, state)
 
     # --- topics -------------------------------------------------------------------------------------------
 

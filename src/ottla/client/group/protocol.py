@@ -16,9 +16,9 @@ from ottla.protocol.messages.join_group import JoinGroupRequest
 from ottla.protocol.messages.leave_group import LeaveGroupRequest
 from ottla.protocol.messages.offset_commit import OffsetCommitRequest
 from ottla.protocol.messages.sync_group import SyncGroupRequest
+from ottla.protocol.wire_values import CONSUMER
 from ottla.types import TopicPartition, partitions_by_topic
 
-CONSUMER = "consumer"
 BLOB_VERSION = 3
 """Version of the encoded subscriptions and assignments: v1 adds owned partitions (KIP-429), v2 the generation
 (KIP-792), v3 the rack (KIP-881). Readers of older versions ignore the rest."""
@@ -162,22 +162,24 @@ def _instance_id(config: ConsumerConfig, version: int, *, since: int) -> str | N
 
 def read_subscriptions(members: Iterable[Any]) -> dict[str, Subscription]:
     """Member id -> subscription, from the JoinGroup response of the leader."""
-    subscriptions = {}
-    for member in members:
-        blob = decode_versioned(ConsumerProtocolSubscription, member.metadata, accept_newer=True)
-        subscriptions[member.member_id] = Subscription(
-            topics=list(blob.topics),
-            user_data=blob.user_data,
-            owned_partitions=[TopicPartition(part.topic, p) for part in blob.owned_partitions for p in part.partitions],
-            generation_id=blob.generation_id,
-            rack_id=blob.rack_id,
-            group_instance_id=member.group_instance_id,
-        )
-    return subscriptions
+    return {member.member_id: read_subscription(member.metadata, member.group_instance_id) for member in members}
+
+
+def read_subscription(blob: bytes, group_instance_id: str | None = None) -> Subscription:
+    """The subscription that a member sent with JoinGroup. Raises ProtocolError."""
+    read = decode_versioned(ConsumerProtocolSubscription, blob, accept_newer=True)
+    return Subscription(
+        topics=list(read.topics),
+        user_data=read.user_data,
+        owned_partitions=[TopicPartition(part.topic, p) for part in read.owned_partitions for p in part.partitions],
+        generation_id=read.generation_id,
+        rack_id=read.rack_id,
+        group_instance_id=group_instance_id,
+    )
 
 
 def read_assignment(blob: bytes) -> Assignment:
-    """The assignment of a SyncGroup response; no bytes are an empty assignment."""
+    """The assignment of a SyncGroup response; no bytes are an empty assignment. Raises ProtocolError."""
     if not blob:
         return Assignment([])
     read = decode_versioned(ConsumerProtocolAssignment, blob, accept_newer=True)

@@ -322,8 +322,8 @@ class ArrowSend:
         now = self._clock()
         first_row = 0
         for chunk, (names, codes) in zip(self._chunks, self._topics, strict=True):
+            rows = self._arrow.open_rows(chunk, first_row, now)
             try:
-                rows = self._arrow.open_rows(chunk, first_row, now)
                 rows.measure(self._record_bytes_max)
             except OverflowError as error:
                 limit = f"max.request.size ({self._config.max_request_size})"

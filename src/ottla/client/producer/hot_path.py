@@ -28,7 +28,9 @@ INTERFACE = 4
 IS_COMPILED = __name__.endswith("._hot_path")
 
 RECORD_OVERHEAD_BYTES = 21
-"""Upper bound of a record's size without key, value and headers: varint lengths, attributes, deltas."""
+"""Upper bound of a record's size without key, value and headers: varint lengths, attributes, deltas.
+
+RECORD_OVERHEAD of `batch_layout.py`, written out: it is a C constant in the compiled module."""
 
 Row = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp, key, value, headers."""

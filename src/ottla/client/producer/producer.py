@@ -52,7 +52,7 @@ STICKY_BYTES = 65_536
 LATE_CLOSE_MS = 8_000
 """How long a producer that was not closed may take to send its buffered records, at exit or after it was dropped."""
 
-ROOM_PATIENCE_MS = 20
+HALF_FREE_TIMEOUT_MS = 20
 """How long to wait until half of a full buffer is free. Waking up for every batch would cost more."""
 
 
@@ -227,7 +227,7 @@ class AsyncProducer:
             topic, value, key, partition, timestamp, headers = intercept_send(self._interceptors, record)
         with self._transactional.rejections:
             if self._is_beyond(topic, partition):
-                self._look_again()  # so that it may be known the next time
+                self._refresh_metadata()  # so that it may be known the next time
             return self._append(topic, value, key, partition, timestamp, as_headers(headers))
 
     async def send_arrow(self, table: Any, topic: str | None = None) -> ArrowDelivery:
@@ -346,7 +346,7 @@ class AsyncProducer:
         known = self._network.view.find_partition_count(topic) if type(topic) is str else None
         return known is not None and require_number(partition, "a record's partition") >= known
 
-    def _look_again(self) -> None:
+    def _refresh_metadata(self) -> None:
         self._network.view.request_update()
         self._network.wake()
 
@@ -356,7 +356,7 @@ class AsyncProducer:
         if topic in view.topics:
             if self._is_beyond(topic, partition):
                 before = view.version
-                self._look_again()
+                self._refresh_metadata()
                 await self._network.until(lambda: view.version > before, max(0, deadline - self._network.now()))
             return
         self._accumulator.loop = (
@@ -378,7 +378,7 @@ class AsyncProducer:
             if view.last_error is not None:
                 raise view.last_error
             limit = f"max.block.ms ({self.config.max_block_ms} ms)"
-            detail = f"topic {topic} did not appear within {limit}{self._network.blame()}"
+            detail = f"topic {topic} did not appear within {limit}{self._network.timeout_reason()}"
             raise KafkaError(view.topic_errors.get(topic, ErrorCode.REQUEST_TIMED_OUT), detail)
         if topic not in view.topics:
             raise topic_failure(view.topic_errors[topic], topic)
@@ -395,12 +395,12 @@ class AsyncProducer:
             left_ms = max(0, deadline - self._network.now())
             free = await self._network.until(
                 lambda: accumulator.buffered_bytes <= half or self._sender.fatal_error is not None,
-                min(ROOM_PATIENCE_MS, left_ms),
+                min(HALF_FREE_TIMEOUT_MS, left_ms),
             )
             if not free:  # half may never become free while a partition with many records has no leader
                 free = await self._network.until(
                     lambda: accumulator.buffered_bytes < full or self._sender.fatal_error is not None,
-                    max(0, left_ms - ROOM_PATIENCE_MS),
+                    max(0, left_ms - HALF_FREE_TIMEOUT_MS),
                 )
         finally:
             self._waiting_for_room -= 1
@@ -481,7 +481,7 @@ class AsyncProducer:
     # --- waiting ------------------------------------------------------------------------------------------
 
     async def flush(self, timeout_ms: Timeout | None = None) -> None:
-        """Waits until all records sent so far are stored or have failed. Their Deliveries tell which."""
+        """Waits until all records sent so far are stored or have failed. Their Deliveries show which."""
         if timeout_ms is None:  # by then all of them are stored or have failed
             wait_ms = self.config.delivery_timeout_ms + self.config.request_timeout_ms
         else:

@@ -34,7 +34,7 @@ FATAL = frozenset(
 )
 """Errors after which an idempotent producer can no longer guarantee exactly-once, in-order delivery."""
 
-DOUBTFUL = frozenset(
+MAYBE_APPENDED = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -264,7 +264,7 @@ class Sender:
     def _on_response(self, sent: _Sent, response: Any, now: int) -> None:
         if self._is_abandoned:
             return
-        batches = self._came_back(sent)
+        batches = self._complete(sent)
         if response is None:  # acks=0: the broker does not respond
             for batch in batches.values():
                 self._succeed(batch, -1, -1)
@@ -289,10 +289,10 @@ class Sender:
     def _on_failure(self, sent: _Sent, error: KafkaError, now: int) -> None:
         if self._is_abandoned:
             return
-        for batch in self._came_back(sent).values():
+        for batch in self._complete(sent).values():
             self._fail_or_retry(batch, error, now)
 
-    def _came_back(self, sent: _Sent) -> dict[TopicPartition, ProducerBatch]:
+    def _complete(self, sent: _Sent) -> dict[TopicPartition, ProducerBatch]:
         self._in_flight[sent.node_id] -= 1
         del self._sent[sent]
         return sent.batches
@@ -323,7 +323,7 @@ class Sender:
         record_errors: dict[int, KafkaError] | None = None,
     ) -> None:
         code = error.code
-        if code in DOUBTFUL:
+        if code in MAYBE_APPENDED:
             batch.maybe_appended = True
         if code in REFRESHING:
             self._view.request_update()

@@ -11,7 +11,7 @@ from ottla.client.core.setting_types import ProducerSettings
 from ottla.client.producer.partitioner import Partitioner
 from ottla.client.producer.producer import AsyncProducer
 from ottla.client.producer.speedups import Delivery
-from ottla.errors import OttlaError
+from ottla.errors import OttlaError, error_text_with_type
 
 
 class RecordSerializationError(OttlaError):
@@ -54,7 +54,7 @@ class Serializers:
         try:
             made = function(content, **{name: available[name] for name in names})
         except Exception as error:
-            raise RecordSerializationError(topic, part, f"{type(error).__name__}: {error}") from error
+            raise RecordSerializationError(topic, part, error_text_with_type(error)) from error
         if made is not None and not isinstance(made, bytes | str | bytearray | memoryview):
             raise RecordSerializationError(topic, part, f"the serializer returned {type(made).__name__}, not bytes")
         return made

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ottla.client.consumer.consumer import AsyncConsumer
+from ottla.client.core.arguments import no_group
 from ottla.client.core.model import CommittedOffset
 from ottla.client.stores.client_parts import (
     async_consumer,
@@ -44,7 +45,7 @@ class GroupMirror:
         self.group = group or own or ""
         if group is None:
             if find_group(self._inner) is None:
-                raise OttlaError("the consumer has no group", "Name one: GroupMirror(consumer, group).")
+                raise no_group("Name one: GroupMirror(consumer, group).")
             if shares_partitions(self._inner):
                 raise OttlaError(
                     f"members of group {own} may read the same partition and would overwrite each other's offsets",

@@ -16,14 +16,13 @@ from ottla.client.group.protocol import offset_fetch_request
 from ottla.errors import ErrorCode, KafkaError
 from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
+from ottla.protocol.wire_values import NO_GENERATION
 from ottla.types import TopicPartition
 
 log = logging.getLogger("ottla.client")
 
 MARK = "mirrored"
 """The metadata of mirrored offsets. Only offsets with this metadata may be overwritten."""
-
-NO_GENERATION = -1
 
 
 class Mirroring:

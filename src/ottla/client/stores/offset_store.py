@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ottla.client.core.arguments import ByPartition, PartitionLike, as_partitions, as_positions
 from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, offsets_by_topic, offsets_from_topics
 
 FORMAT = 1
 
@@ -78,10 +78,7 @@ class FileOffsetStore(OffsetStore):
             yield
 
     def _replace(self, offsets: Mapping[TopicPartition, int]) -> None:
-        topics: dict[str, dict[str, int]] = {}
-        for partition, offset in sorted(offsets.items()):
-            topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
-        text = json.dumps({"format": FORMAT, "offsets": topics}, indent=1)
+        text = json.dumps({"format": FORMAT, "offsets": offsets_by_topic(offsets)}, indent=1)
         temporary = self.path.with_name(self.path.name + ".tmp")
         with open(temporary, "w") as file:
             file.write(text)
@@ -103,14 +100,10 @@ class FileOffsetStore(OffsetStore):
             stored = json.loads(text)
             if stored["format"] != FORMAT:
                 raise ValueError(f"format {stored['format']}")
-            return {
-                TopicPartition(topic, int(index)): int(offset)
-                for topic, offsets in stored["offsets"].items()
-                for index, offset in offsets.items()
-            }
+            return offsets_from_topics(stored["offsets"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             # To start without offsets would repeat or lose records silently.
             raise OttlaError(
                 f"{self.path} is not a valid offsets file: {error}",
-                "Delete the file to start again as auto.offset.reset says.",
+                "Restore it from a backup, or delete it to start at auto.offset.reset.",
             ) from error

@@ -31,7 +31,7 @@ from ottla.client.stores.client_parts import async_producer, network_of
 from ottla.client.stores.mirroring import MARK
 from ottla.config import settings_of
 from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, offsets_by_topic, offsets_from_topics
 
 FORMAT = 1
 OFFSETS_HEADER = "ottla-offsets"
@@ -74,7 +74,7 @@ class _Snapshots:
         return {**self.offsets, **as_positions(offsets)}
 
     async def send_incremental(self, offsets: Mapping[TopicPartition, int], full_offset: int) -> None:
-        value = json.dumps({"format": FORMAT, "offsets": _by_topic(offsets), "full": full_offset})
+        value = json.dumps({"format": FORMAT, "offsets": offsets_by_topic(offsets), "full": full_offset})
         topic, partition = self.incremental
         await self.producer.send(topic, value, key=self._key, partition=partition)
         if self.mirror_group is not None:
@@ -88,7 +88,7 @@ class _Snapshots:
                 state,
                 key=self._key,
                 partition=self.full.partition,
-                headers={OFFSETS_HEADER: _encode_offsets(self.offsets)},
+                headers={OFFSETS_HEADER: json.dumps(offsets_by_topic(self.offsets)).encode()},
             )
             await self.send_incremental(self.offsets, stored.offset)
         self.full_offset = stored.offset
@@ -287,7 +287,7 @@ async def _restore(
                 f"the record at offset {full_offset} of {full} is not a full snapshot",
                 "Write nothing else to that topic.",
             )
-        state_offsets = _from_topics(json.loads(headers[OFFSETS_HEADER] or b"{}"))
+        state_offsets = offsets_from_topics(json.loads(headers[OFFSETS_HEADER] or b"{}"))
         return _Found(Restored(offsets, snapshot.value, state_offsets), full_offset)
 
 
@@ -365,26 +365,9 @@ def _decode_incremental(record: ConsumerRecord, place: TopicPartition) -> tuple[
         stored = json.loads(record.value or b"")
         if stored["format"] != FORMAT:
             raise ValueError(f"format {stored['format']}")
-        return _from_topics(stored["offsets"]), int(stored["full"])
+        return offsets_from_topics(stored["offsets"]), int(stored["full"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OttlaError(
             f"the record at offset {record.offset} of {place} is not an incremental snapshot: {error}",
             "Write nothing else to that partition.",
         ) from error
-
-
-def _encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    return json.dumps(_by_topic(offsets)).encode()
-
-
-def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    topics: dict[str, dict[str, int]] = {}
-    for partition, offset in sorted(offsets.items()):
-        topics.setdefault(partition.topic, {})[str(partition.partition)] = offset
-    return topics
-
-
-def _from_topics(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(name, int(index)): int(at) for name, places in topics.items() for index, at in places.items()
-    }

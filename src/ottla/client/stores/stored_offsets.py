@@ -168,7 +168,7 @@ class _Progress:
                 if group is not None:
                     group.lookup.begin(partition)
                 else:
-                    positions.reset(partition, state)
+                    positions.reset(state)
             self._held.discard(partition)
         network_of(self._inner).wake()
 

@@ -7,7 +7,7 @@ from typing import Any
 from ottla.client.admin.limits import with_limits
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.core.arguments import Timeout, as_committed_offsets, as_timeout_ms
-from ottla.client.core.interceptors import ProducerInterceptor, tell_acknowledgement
+from ottla.client.core.interceptors import ProducerInterceptor, notify_acknowledgement
 from ottla.client.core.network import Network
 from ottla.client.core.settings import ProducerConfig
 from ottla.client.producer.accumulator import Accumulator
@@ -83,7 +83,7 @@ class ProducerTransactions:
     def note_rejected(self, error: BaseException) -> None:
         """Records that send() raised this error: inside a transaction, the commit must then fail. Any thread."""
         if self.interceptors and isinstance(error, OttlaError):
-            tell_acknowledgement(self.interceptors, None, error)
+            notify_acknowledgement(self.interceptors, None, error)
         manager = self.manager
         if manager is not None:
             self._network.on_loop(lambda: manager.record_rejected(error))
@@ -133,7 +133,7 @@ class ProducerTransactions:
         self._network.remove(before)
         self.config = replace(self.config, transactional_id=transactional_id)
         self.manager = self._new_manager()
-        self.manager.know_coordinators_of(before)
+        self.manager.copy_group_coordinators(before)
 
     def wait_ms(self, timeout_ms: Timeout | None) -> int:
         """How long a call may wait. Checked before the call changes anything."""
@@ -142,7 +142,7 @@ class ProducerTransactions:
     async def until_done(self, operation: Operation, wait_ms: int) -> None:
         if not await self._network.until(lambda: operation.is_done, wait_ms):
             network = self._network
-            why = network.blame() if network.view.brokers else f": {network.out_of_time(wait_ms)}"
+            why = network.timeout_reason() if network.view.brokers else f": {network.out_of_time(wait_ms)}"
             detail = f"{operation.what} has not finished within {wait_ms} ms{why}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
         if operation.error is not None:

@@ -12,12 +12,13 @@ from ottla.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequ
 from ottla.protocol.messages.end_txn import EndTxnRequest
 from ottla.protocol.messages.init_producer_id import InitProducerIdRequest
 from ottla.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from ottla.protocol.wire_values import IMPLICIT_ADD_SINCE_OFFSET_COMMIT, IMPLICIT_ADD_SINCE_PRODUCE
 from ottla.types import TopicPartition, partitions_by_topic
 
-PRODUCE_WITHOUT_ADDING = 11
-"""From Produce v12 on, a write adds its partition to the transaction (KIP-890)."""
-OFFSETS_WITHOUT_ADDING, OFFSETS_ADDING = 4, 5
-"""TxnOffsetCommit v5 also adds the group to the transaction (KIP-890); v6 names topics by id instead of by name."""
+PRODUCE_WITHOUT_ADDING = IMPLICIT_ADD_SINCE_PRODUCE - 1
+OFFSETS_ADDING = IMPLICIT_ADD_SINCE_OFFSET_COMMIT
+"""The next version names topics by id instead of by name."""
+OFFSETS_WITHOUT_ADDING = OFFSETS_ADDING - 1
 END_WITHOUT_NEW_EPOCH = 4
 """From EndTxn v5 on, the response contains the epoch of the next transaction (KIP-890)."""
 ADD_PARTITIONS_OF_CLIENTS = 3
@@ -25,8 +26,6 @@ ADD_PARTITIONS_OF_CLIENTS = 3
 INIT_WITHOUT_TWO_PHASE = 5
 TWO_PHASE_VERSION = 6
 """InitProducerId v6 adds two-phase commit (KIP-939)."""
-IMPLICIT_VERSION = 2
-"""The transaction.version from which a write adds its partition, and each transaction has its own epoch (KIP-890)."""
 CONCURRENT_BACKOFF_MS = 20
 """Maximum backoff after CONCURRENT_TRANSACTIONS: writing the markers of the last transaction is fast (KAFKA-5477)."""
 

@@ -25,7 +25,7 @@ class State(enum.Enum):
     FATAL_ERROR = "unusable"
 
 
-ALLOWED: dict[State, set[State]] = {
+TRANSITIONS: dict[State, set[State]] = {
     State.UNINITIALIZED: {State.INITIALIZING, State.IN_TRANSACTION},  # IN_TRANSACTION: adopts a prepared one
     State.INITIALIZING: {State.READY, State.PREPARED, State.FATAL_ERROR},  # PREPARED: found one (KIP-939)
     State.READY: {State.IN_TRANSACTION},

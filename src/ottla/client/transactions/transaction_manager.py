@@ -8,6 +8,7 @@ request is in flight at a time. Records are sent by the Sender, which asks here 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from ottla.checks import moved
 from ottla.client.admin.transaction_model import PreparedTransaction
 from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import GROUP_KEY, TRANSACTION_KEY
@@ -25,8 +26,8 @@ from ottla.client.transactions.errors import (
 )
 from ottla.client.transactions.requests import GroupMetadata
 from ottla.client.transactions.state import (
-    ALLOWED,
     HINTS,
+    TRANSITIONS,
     WRITING,
     Coordinators,
     OpenTime,
@@ -34,9 +35,10 @@ from ottla.client.transactions.state import (
     PendingOffsets,
     State,
 )
-from ottla.errors import ErrorCode, KafkaError, OttlaError, raise_for
+from ottla.errors import ErrorCode, KafkaError, OttlaError, error_text, raise_for
 from ottla.net.backoff import Backoff, Retry
 from ottla.protocol.api import ApiKey
+from ottla.protocol.wire_values import TRANSACTION_V2
 from ottla.types import TopicPartition
 
 
@@ -108,7 +110,7 @@ class TransactionManager:
         self._operation = Operation("init_transactions()")
         return self._operation
 
-    def know_coordinators_of(self, other: "TransactionManager") -> None:
+    def copy_group_coordinators(self, other: "TransactionManager") -> None:
         """Takes over the group coordinators that another producer on the same connections has found."""
         self._coordinators = other._coordinators.of_groups()  # noqa: SLF001 - the same class
 
@@ -116,14 +118,14 @@ class TransactionManager:
         """Continues a prepared transaction of another producer: adds offsets to it, then ends it."""
         self._expect("adopt()", State.UNINITIALIZED)
         self.producer_id, self.producer_epoch = prepared.producer_id, prepared.producer_epoch
-        self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
+        self._adds_implicitly = self.transaction_version() >= TRANSACTION_V2
         self._is_started = not prepared.is_empty
         self._open_time = OpenTime(None)  # it began elsewhere, at another time
         self._change(State.IN_TRANSACTION)
 
     def begin(self) -> None:
         self._expect("begin_transaction()", State.READY)
-        self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
+        self._adds_implicitly = self.transaction_version() >= TRANSACTION_V2
         self._forget_transaction()
         self._change(State.IN_TRANSACTION)
 
@@ -219,8 +221,8 @@ class TransactionManager:
         """send() raised, so the transaction lacks a record and cannot be committed, as in the Java client."""
         if self.state is State.IN_TRANSACTION:
             code = error.code if isinstance(error, KafkaError) else ErrorCode.INVALID_RECORD
-            text = str(error) or type(error).__name__
-            self._fail(KafkaError(code, f"send() rejected a record of the transaction: {text}"), Verdict.ABORT)
+            detail = f"send() rejected a record of the transaction: {error_text(error)}"
+            self._fail(KafkaError(code, detail), Verdict.ABORT)
 
     # --- polling ------------------------------------------------------------------------------------------
 
@@ -367,7 +369,7 @@ class TransactionManager:
         if self.state is State.ABORTING:
             self._finish_transaction()
             return
-        self._adds_implicitly = self.transaction_version() >= requests.IMPLICIT_VERSION
+        self._adds_implicitly = self.transaction_version() >= TRANSACTION_V2
         if response.ongoing_txn_producer_id >= 0:
             ids = response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch
             self.prepared = PreparedTransaction(self.transactional_id, *ids)
@@ -516,6 +518,5 @@ class TransactionManager:
             each.operation.finish(error)
 
     def _change(self, state: State) -> None:
-        assert state in ALLOWED[self.state], f"{self.state} -> {state}"
-        self.state = state
+        self.state = moved(TRANSITIONS, "a producer", self.state, state)
         self._on_change()

@@ -8,12 +8,12 @@ from ottla.client.core.guarantees import Guarantee
 from ottla.pipeline.definition import model
 from ottla.pipeline.definition.model import DatabaseSink, Output, Pipeline, Source, Table, TopicSink
 from ottla.pipeline.definition.options import (
-    DATABASES_OWN,
-    SOURCES_OWN,
+    RESERVED_FOR_DATABASES,
+    RESERVED_FOR_SOURCES,
+    RESERVED_FOR_TOPICS,
     STARTING_TIMES,
-    TOPICS_OWN,
     check_options,
-    refuse_own_options,
+    reject_reserved_options,
 )
 from ottla.pipeline.definition.problems import PipelineError, Reader
 
@@ -222,9 +222,9 @@ def _source(reader: Reader, name: str | None, value: Any, path: tuple[str, ...])
             if keys.get(key):
                 reader.problem((*path, key), "has no effect without schema", "Add schema, or remove this key.")
     options = reader.settings(keys.get("options"), (*path, "options"))
-    refuse_own_options(reader, (*path, "options"), options, SOURCES_OWN)
+    reject_reserved_options(reader, (*path, "options"), options, RESERVED_FOR_SOURCES)
     if "starting_offsets" in keys:
-        refuse_own_options(reader, (*path, "options"), options, STARTING_TIMES)
+        reject_reserved_options(reader, (*path, "options"), options, STARTING_TIMES)
     return Source(
         name=name,
         topics=topics,
@@ -356,7 +356,9 @@ def _sink(reader: Reader, value: Any, path: tuple[str, ...]) -> TopicSink | Data
     is_database = isinstance(value, Mapping) and ("url" in value or "table" in value)
     keys = reader.mapping(value, path, DATABASE_SINK if is_database else TOPIC_SINK)
     options = reader.settings(keys.get("options"), (*path, "options"))
-    refuse_own_options(reader, (*path, "options"), options, DATABASES_OWN if is_database else TOPICS_OWN)
+    reject_reserved_options(
+        reader, (*path, "options"), options, RESERVED_FOR_DATABASES if is_database else RESERVED_FOR_TOPICS
+    )
     if is_database:
         url, table = reader.text(keys.get("url"), (*path, "url")), reader.text(keys.get("table"), (*path, "table"))
         for key, given in (("url", url), ("table", table)):

@@ -18,14 +18,14 @@ from ottla.spark.source.options import SourceOptions
 BROKERS = "127.0.0.1:9092"
 """A placeholder for the brokers when only the names of options are checked."""
 
-# Options that have their own key in a pipeline. As an option they would override that key.
-_QUERYS_OWN = {
+# Reserved options: each has its own key in a pipeline, which the option would override.
+_RESERVED_FOR_QUERIES = {
     "kafka.bootstrap.servers": "bootstrap",
     "checkpointLocation": "checkpoint",
     "queryName": "name",
     "outputMode": "output_mode",
 }
-SOURCES_OWN = {
+RESERVED_FOR_SOURCES = {
     "kafka.bootstrap.servers": "bootstrap",
     "kafka.group.id": "name",
     "groupIdPrefix": "name",
@@ -36,9 +36,9 @@ SOURCES_OWN = {
 }
 STARTING_TIMES = dict.fromkeys(("startingTimestamp", "startingOffsetsByTimestamp"), "starting_offsets")
 """These override offsets: with both, starting_offsets would be ignored."""
-TOPICS_OWN = {**_QUERYS_OWN, "topic": "topic", "delivery": "guarantee"}
-DATABASES_OWN = {
-    **_QUERYS_OWN,
+RESERVED_FOR_TOPICS = {**_RESERVED_FOR_QUERIES, "topic": "topic", "delivery": "guarantee"}
+RESERVED_FOR_DATABASES = {
+    **_RESERVED_FOR_QUERIES,
     "url": "url",
     "table": "table",
     "upsertKeys": "upsert_keys",
@@ -46,10 +46,10 @@ DATABASES_OWN = {
     "sinkId": "name",
     "batchId": "name",
 }
-CLIENTS_OWN = {"bootstrap.servers": "bootstrap", "group.id": "name"}
+RESERVED_FOR_CLIENTS = {"bootstrap.servers": "bootstrap", "group.id": "name"}
 
 
-def refuse_own_options(
+def reject_reserved_options(
     reader: Reader, path: tuple[str, ...], options: Mapping[str, str], own: Mapping[str, str]
 ) -> None:
     """Rejects options that have their own key in a pipeline. Case does not matter, as in Spark."""
@@ -63,7 +63,7 @@ def refuse_own_options(
 def check_options(reader: Reader, made: Pipeline) -> None:
     """Runs the option checks of the source and the sinks before Spark is started."""
     known = {**settings_of(ConsumerConfig), **settings_of(ProducerConfig)}
-    refuse_own_options(reader, ("kafka",), made.kafka, CLIENTS_OWN)
+    reject_reserved_options(reader, ("kafka",), made.kafka, RESERVED_FOR_CLIENTS)
     for name in made.kafka:
         if security_name(name) not in known:
             reader.problem(("kafka", name), "unknown client setting", unknown_setting(name, known).hint)

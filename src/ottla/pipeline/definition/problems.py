@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ottla.checks import TOPIC_NAME_LENGTH_MAX, topic_name_problem
 from ottla.errors import ConfigError, did_you_mean
 
-TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-INTERVAL = re.compile(r"\d+ *(milliseconds?|ms|seconds?|s|minutes?|min|hours?|h|days?|d)")
+INTERVAL = re.compile(r"[0-9]+ *(milliseconds?|ms|seconds?|s|minutes?|min|hours?|h|days?|d)")
 UNITS = {"ms": "milliseconds", "s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 
 
@@ -100,7 +100,7 @@ class Reader:
     def flag(self, value: Any, path: Sequence[str]) -> bool:
         if value is None or isinstance(value, bool):
             return bool(value)
-        self.problem(path, f"is {value}", "Use true or false.")
+        self.problem(path, f"is {value!r}; it must be true or false", "Use true or false, without quotes.")
         return False
 
     def settings(self, value: Any, path: Sequence[str]) -> dict[str, str]:
@@ -122,14 +122,16 @@ class Reader:
         if not INTERVAL.fullmatch(text):
             self.problem(path, f"{text!r} is not a duration", "Use a number and a unit, for example 5 seconds.")
             return None
-        number, unit = re.fullmatch(r"(\d+) *(\D+)", text).groups()  # type: ignore[union-attr]
+        number, unit = re.fullmatch(r"([0-9]+) *([a-z]+)", text).groups()  # type: ignore[union-attr]
         return f"{number} {UNITS.get(unit, unit)}"
 
     def topic(self, value: Any, path: Sequence[str]) -> str | None:
         text = self.text(value, path)
-        if text is not None and (not TOPIC.fullmatch(text) or text in (".", "..")):
+        if text is not None and topic_name_problem(text) is not None:
             self.problem(
-                path, f"{text!r} is not a valid topic name", "Use up to 249 letters, digits, '.', '_' and '-'."
+                path,
+                f"{text!r} is not a valid topic name",
+                f"Use up to {TOPIC_NAME_LENGTH_MAX} letters, digits, '.', '_' and '-'.",
             )
             return None
         return text

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from ottla.errors import ConfigError, OttlaError
+from ottla.errors import ConfigError, OttlaError, error_text_with_type
 from ottla.pipeline.definition.document import read_pipeline
 from ottla.pipeline.definition.model import Pipeline
 from ottla.pipeline.definition.problems import PipelineError, Problem
@@ -322,7 +322,7 @@ def _where_it_failed(path: Path, error: Exception) -> Problem:
     if _needs_spark(error):
         hint = 'Or pass the type of a UDF as an object, for example StringType() instead of "string".'
         return Problem(str(path), line, "", BEFORE_SPARK, hint)
-    cause = f"{type(error).__name__}: {error}"
+    cause = error_text_with_type(error)
     return Problem(str(path), line, "", cause, "The file cannot be imported. Fix this line.")
 
 

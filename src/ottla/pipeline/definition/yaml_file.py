@@ -100,12 +100,18 @@ def apply_change(document: Any, lines: dict[Path_, int], name: str, text: str, f
     path: Path_ = ()
     while len(rest) > 1 and not (path and path[-1] in ("options", "kafka", "spark")):
         if not isinstance(place, dict):
-            raise PipelineError([Problem(file, None, f"--set {name}", f"{'.'.join(path)} has no keys", "")])
+            raise _without_keys(file, name, path)
         place = place.setdefault(rest[0], {})
         path, rest = (*path, rest[0]), rest[1:]
     if not isinstance(place, dict):
-        raise PipelineError([Problem(file, None, f"--set {name}", f"{'.'.join(path)} has no keys", "")])
+        raise _without_keys(file, name, path)
     try:
         place[".".join(rest)] = yaml.safe_load(text)
     except yaml.YAMLError:
         place[".".join(rest)] = text
+
+
+def _without_keys(file: str, name: str, path: Path_) -> PipelineError:
+    place = ".".join(path) or "the file"
+    hint = "Use the name of a key in the file, for example source.topic."
+    return PipelineError([Problem(file, None, f"--set {name}", f"{place} has no keys", hint)])

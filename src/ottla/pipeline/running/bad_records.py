@@ -33,7 +33,7 @@ def parsed(frame: "DataFrame", schema: "StructType") -> "DataFrame":
     return frame.withColumn(PARSED, f.from_json(text, wrapper, PERMISSIVE))
 
 
-def the_value() -> "Column":
+def parsed_value() -> "Column":
     """The parsed value of a good record."""
     from pyspark.sql import functions as f
 
@@ -45,7 +45,9 @@ def is_bad() -> "Column":
 
     found = f.col(PARSED)
     is_alone = f.coalesce(f.size(found.getField(VALUE)) == 1, f.lit(False))
-    is_whole = is_alone & the_value().isNotNull() & found.getField(END).isNotNull() & found.getField(CORRUPT).isNull()
+    is_whole = (
+        is_alone & parsed_value().isNotNull() & found.getField(END).isNotNull() & found.getField(CORRUPT).isNull()
+    )
     return f.col("value").isNull() | ~is_whole
 
 

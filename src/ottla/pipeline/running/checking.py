@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from ottla.errors import AuthenticationError, KafkaError, OttlaError, did_you_mean
+from ottla.errors import AuthenticationError, KafkaError, OttlaError, did_you_mean, error_text_with_type
 from ottla.pipeline.definition.model import Output, Pipeline
 from ottla.pipeline.definition.problems import PipelineError, Problem
 from ottla.pipeline.running.failures import explain
@@ -68,7 +68,7 @@ def _attempt(made: Pipeline, path: tuple[str, ...], attempt: Any) -> list[Proble
     except PySparkException as error:
         return [_of_spark(made, path, error)]
     except Exception as error:  # a user's function may raise anything
-        cause = f"{type(error).__name__}: {error}"
+        cause = error_text_with_type(error)
         return [Problem(made.file, made.line_of(*path), ".".join(path), cause, "Fix the function.")]
     return []
 

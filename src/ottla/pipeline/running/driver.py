@@ -19,7 +19,7 @@ from ottla.pipeline.definition.model import Pipeline
 from ottla.pipeline.running.failures import Failure, failure_of
 from ottla.pipeline.running.progress import Batch
 
-ORPHAN_PATIENCE_S = 20
+ORPHAN_TIMEOUT_S = 20
 FAILED = 3
 Report = Callable[..., None]
 
@@ -108,8 +108,8 @@ def _listen(stop: threading.Event) -> None:
     stop.set()
     if line:
         sys.stdin.read()
-    # No supervisor is left to restart or kill this process: it may finish its batch, then it ends.
-    threading.Event().wait(ORPHAN_PATIENCE_S)
+    # No supervisor is left to restart or kill this process: it may finish its batch, then it exits.
+    threading.Event().wait(ORPHAN_TIMEOUT_S)
     os._exit(FAILED)
 
 

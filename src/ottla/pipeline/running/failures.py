@@ -6,15 +6,15 @@ from typing import Any
 
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 
-OURS = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat |\n *at |\n=== |\Z)", re.DOTALL)
+OTTLA_ERROR = re.compile(r"\b(ottla(?:\.\w+)+\.\w+): (.+?)(?=\n\S*\n|\nTraceback|\n\tat |\n *at |\n=== |\Z)", re.DOTALL)
 CODE = re.compile(r"^([A-Z][A-Z0-9_]+)\b")
 # A lookahead for the text: an error wraps another, and the inner one must match too.
-SPARKS_OWN = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (?=(.+?)(?: SQLSTATE: \w+|\n|\Z))", re.DOTALL)
+SPARK_ERROR = re.compile(r"\[([A-Z][A-Z0-9_.]+)\] (?=(.+?)(?: SQLSTATE: \w+|\n|\Z))", re.DOTALL)
 # The line of a Python traceback with the exception: the first that is not indented.
 RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:: .*)?$", re.MULTILINE)
-TRY_AGAIN = {"BrokersAway", "DatabaseUnavailable", "TransactionAbortable", "LostPart"}
-"""Our errors that a restart may fix."""
-CODES = {
+RETRIABLE_ERRORS = {"BrokersUnavailable", "DatabaseUnavailable", "TransactionAbortable", "LostPart"}
+"""Ottla's own errors that a restart may fix, by class."""
+RETRIABLE_CODES = {
     "BROKER_NOT_AVAILABLE",
     "UNKNOWN_PRODUCER_ID",
     "INVALID_PRODUCER_EPOCH",
@@ -67,7 +67,7 @@ def failure_of(error: Exception) -> Failure:
         return replace(failure_of(error.error), query=error.query)
     kind = type(error).__name__
     if isinstance(error, OttlaError) and not isinstance(error, KafkaError):
-        return Failure(error.message, error.hint, retriable=kind in TRY_AGAIN)
+        return Failure(error.message, error.hint, retriable=kind in RETRIABLE_ERRORS)
     found = explain(str(error))
     if kind in QUERY_MISTAKES and not PYTHON_PROCESS.search(str(error)):
         return replace(found, retriable=False)
@@ -85,7 +85,7 @@ def explain(text: str) -> Failure:
     >>> explain("[STREAM_FAILED] … ottla.spark.sink.errors.NotOwner: Another driver has this sink. Stop it.").retriable
     False
     """
-    ours = list(OURS.finditer(text))
+    ours = list(OTTLA_ERROR.finditer(text))
     if ours:
         kind, text = ours[-1].group(1).rsplit(".", 1)[-1], _condensed(ours[-1].group(2))
         return Failure(text, retriable=_is_retriable(kind, text))
@@ -100,7 +100,7 @@ def explain(text: str) -> Failure:
     raised_by = RAISED.search(trace) if trace != text else None
     if raised_by:
         return Failure(_condensed(raised_by.group(0))[:500])
-    for found in SPARKS_OWN.finditer(text):
+    for found in SPARK_ERROR.finditer(text):
         if found.group(1) not in WRAPPERS:
             return Failure(_condensed(found.group(2))[:500])
     inner = text.partition("terminated with exception: ")[2] or text
@@ -111,8 +111,8 @@ def explain(text: str) -> Failure:
 def _is_retriable(kind: str, text: str) -> bool:
     code = CODE.match(text)
     if code and code.group(1) in ErrorCode.__members__:
-        return ErrorCode[code.group(1)].retriable or code.group(1) in CODES
-    return kind in TRY_AGAIN
+        return ErrorCode[code.group(1)].retriable or code.group(1) in RETRIABLE_CODES
+    return kind in RETRIABLE_ERRORS
 
 
 def _condensed(text: str) -> str:

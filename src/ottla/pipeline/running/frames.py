@@ -9,7 +9,7 @@ from ottla.pipeline.definition.model import Output, Pipeline, Source, TopicSink
 from ottla.pipeline.definition.options import sink_options, source_options
 from ottla.pipeline.definition.problems import PipelineError, Problem
 from ottla.pipeline.definition.python_file import carry_to_workers
-from ottla.pipeline.running.bad_records import bad_column, is_bad, parsed, reason, the_value
+from ottla.pipeline.running.bad_records import bad_column, is_bad, parsed, parsed_value, reason
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,7 +151,7 @@ class Frames:
         else:
             frame = frame.observe(ROWS_BAD + source.name, f.count(f.when(is_bad(), 1)).alias("rows"))
             frame = frame.filter(~is_bad())
-        columns = [the_value().getField(name).alias(name) for name in schema.fieldNames()]
+        columns = [parsed_value().getField(name).alias(name) for name in schema.fieldNames()]
         if source.metadata:
             columns.append(f.col("key").cast("string").alias("_key"))
             columns += [f.col(name).alias(f"_{name}") for name in ("topic", "partition", "offset", "timestamp")]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from ottla.client.core.lag import total_record_lag
 from ottla.errors import KafkaError, OttlaError
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, offsets_from_topics
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin
 
-ASK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 Positions = Mapping[str, Mapping[str, int]]
 
 
@@ -43,7 +43,7 @@ class LagWatch:
         from ottla.client.blocking import Admin
 
         with contextlib.suppress(OttlaError, KafkaError), Admin(self._settings) as admin:
-            while not self._closed.wait(ASK_EVERY_S):
+            while not self._closed.wait(POLL_INTERVAL_S):
                 wanted = {topic for positions in list(self._positions.values()) for topic in positions}
                 try:
                     self._ends = end_offsets(admin, sorted(wanted))
@@ -57,9 +57,7 @@ def lag_between(positions: Positions, ends: Mapping[TopicPartition, int]) -> int
     >>> lag_between({"orders": {"0": 5}}, {TopicPartition("orders", 0): 8, TopicPartition("orders", 1): 2})
     5
     """
-    own = {
-        TopicPartition(topic, int(at)): offset for topic, offsets in positions.items() for at, offset in offsets.items()
-    }
+    own = offsets_from_topics(positions)
     return total_record_lag(own, {partition: end for partition, end in ends.items() if partition.topic in positions})
 
 

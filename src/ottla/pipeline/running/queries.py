@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming import StreamingQuery
 
-LOOK_EVERY_S = 0.1
+POLL_INTERVAL_S = 0.1
 QUERY_ID_TIMEOUT_S = 60
 STARTS_MAX = 6
 """How often to start a query whose Python process does not start in time. After that the driver is restarted."""
@@ -78,7 +78,7 @@ class Queries:
         for name, start in starts.items():
             if stop is not None and stop.is_set():
                 return
-            self.running.append(Running(name, start_patiently(start, STARTS_MAX)))
+            self.running.append(Running(name, start_with_retries(start, STARTS_MAX)))
 
     def _start_output(self, output: Output) -> "StreamingQuery":
         frame = self.frames.output(output)
@@ -143,7 +143,7 @@ class Queries:
                         self.stop()
                         raise QueryFailed(each.name, error)
                     self.running.remove(each)
-            stop.wait(LOOK_EVERY_S)
+            stop.wait(POLL_INTERVAL_S)
 
     def _finish(self, on_batch: Callable[[Batch], None]) -> None:
         waiting = list(self.running)
@@ -167,7 +167,7 @@ class Queries:
                 for batch in each.new_batches():
                     on_batch(batch)
                 waiting.remove(each)
-            threading.Event().wait(LOOK_EVERY_S / 5)
+            threading.Event().wait(POLL_INTERVAL_S / 5)
         if failed is not None:
             raise failed
 
@@ -178,7 +178,7 @@ class Queries:
                 each.query.stop()
 
 
-def start_patiently(start: Callable[[], "StreamingQuery"], starts_max: int) -> "StreamingQuery":
+def start_with_retries(start: Callable[[], "StreamingQuery"], starts_max: int) -> "StreamingQuery":
     """Starts a query and returns it once its sources are up, or once it has failed.
 
     Spark gives the Python process of a source ten seconds to start, and no setting changes that. A query that fails
@@ -187,7 +187,7 @@ def start_patiently(start: Callable[[], "StreamingQuery"], starts_max: int) -> "
     while True:
         query = start()
         while query.isActive and query.status["message"].startswith("Initializing"):
-            threading.Event().wait(LOOK_EVERY_S / 5)
+            threading.Event().wait(POLL_INTERVAL_S / 5)
         starts_max -= 1
         if query.isActive or not starts_max or not is_slow_start(query.exception()):
             return query

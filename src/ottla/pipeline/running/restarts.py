@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from ottla.net.backoff import Backoff
 from ottla.pipeline.running.failures import Failure
 
-FIRST_DELAY_S = 1.0
-LONGEST_DELAY_S = 60.0
-WELL_AFTER_S = 1800.0
+BACKOFF = Backoff(1_000, 60_000)
+HEALTHY_AFTER_S = 1800.0
 """A driver that ran this long was healthy, even if a query without records completed no batch."""
 
 
@@ -29,15 +29,14 @@ class Restarts:
 
     def delay_after(self, failure: Failure, lived_s: float = 0.0) -> float | None:
         """How long to wait before the restart; None: do not restart."""
-        if lived_s >= WELL_AFTER_S:
+        if lived_s >= HEALTHY_AFTER_S:
             self._reset()
         if not failure.retriable or self.in_a_row >= self.max_in_a_row:
             return None
-        delay: float = min(LONGEST_DELAY_S, FIRST_DELAY_S * 2**self.in_a_row)
         self.in_a_row += 1
         self.total += 1
         self.unproven.add(failure.query)
-        return delay
+        return BACKOFF.delay_ms(self.in_a_row, 0.0) / 1000
 
     def on_batch(self, query: str) -> None:
         self.unproven -= {query, ""}

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.pipeline.definition.model import Pipeline
+from ottla.spark.sink.checkpoints import local_path
 
 DIRECTORY = "_ottla"
-LOOK_S = 0.5
+LOCK_TIMEOUT_S = 0.5
 """How long to wait for the lock: longer than a status check holds it."""
 
 
@@ -146,7 +146,7 @@ class StateDirectory:
 
 def _take(descriptor: int) -> bool:
     """Locks a file; False if a run holds the lock. A status check holds it only for a moment."""
-    deadline = monotonic() + LOOK_S
+    deadline = monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -155,14 +155,6 @@ def _take(descriptor: int) -> bool:
             if monotonic() >= deadline:
                 return False
         time.sleep(0.001)
-
-
-def local_path(location: str) -> Path | None:
-    """The directory of a local location; None for s3:, hdfs: and the like."""
-    parts = urlsplit(location)
-    if parts.scheme == "file":
-        return Path(unquote(parts.path))
-    return Path(location) if ":" not in location.split("/")[0] else None
 
 
 def user_state() -> Path:

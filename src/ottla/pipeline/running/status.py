@@ -15,7 +15,8 @@ from ottla.pipeline.definition.model import DatabaseSink, Output, Pipeline, Topi
 from ottla.pipeline.definition.options import sink_options
 from ottla.pipeline.running.lag import admin_settings, end_offsets, lag_between
 from ottla.pipeline.running.progress import positions_in
-from ottla.pipeline.running.state import RunState, StateDirectory, local_path
+from ottla.pipeline.running.state import RunState, StateDirectory
+from ottla.spark.sink.checkpoints import local_path
 
 if TYPE_CHECKING:
     from ottla.client.blocking import Admin

@@ -1,7 +1,7 @@
 """OWNER of the driver's process: starts it, reads its events, restarts it after a failure, and stops it gracefully.
 
-The driver is a child process in its own session, so Ctrl-C reaches only the supervisor. A driver that dies is replaced;
-the checkpoint and the sinks make that harmless.
+The driver is a child process in its own session, so Ctrl-C reaches only the supervisor. A driver that dies is
+restarted; thanks to the checkpoint and the sinks, no rows are lost or duplicated.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from ottla.pipeline.running.state import QueryState, RunState, StateDirectory
 
 TICK_S = 0.2
 HEARTBEAT_S = 2.0
-JVM_PATIENCE_S = 10.0
+JVM_EXIT_TIMEOUT_S = 10.0
 LOG_LIMIT_BYTES = 20_000_000
 Event = dict[str, Any]
 
@@ -82,7 +82,7 @@ class Driver:
                 self.process.stdin.close()
         status = self.process.wait()
         # The JVM cleans up and exits after its Python process. If it does not, it would still use the checkpoint.
-        deadline = monotonic() + JVM_PATIENCE_S
+        deadline = monotonic() + JVM_EXIT_TIMEOUT_S
         while self._has_processes() and monotonic() < deadline:
             threading.Event().wait(TICK_S / 4)
         self.kill()

@@ -33,8 +33,8 @@ class Target:
     columns: tuple[str, ...]
     keys: tuple[str, ...] = ()
 
-    def beside(self, name: str) -> str:
-        """The name of a table in the target's schema."""
+    def in_schema(self, name: str) -> str:
+        """The full name of another table in the target's schema."""
         schema, dot, _ = self.table.rpartition(".")
         return f"{schema}{dot}{name}"
 
@@ -43,15 +43,15 @@ class Target:
         table = self.table.rpartition(".")[2]
         if len(f"{STAGING}{table}".encode()) > LONGEST_NAME:
             table = hashlib.sha256(table.encode()).hexdigest()[:16]
-        return self.beside(f"{STAGING}{table}")
+        return self.in_schema(f"{STAGING}{table}")
 
     @property
     def ledger(self) -> str:
-        return self.beside(LEDGER)
+        return self.in_schema(LEDGER)
 
     @property
     def claims(self) -> str:
-        return self.beside(CLAIMS)
+        return self.in_schema(CLAIMS)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def prepare(database: Database, options: DatabaseOptions, schema: StructType) ->
         if database.find_table(options.table) is None:
             _create_target(database, options, schema)
         target = _target(database, options, schema)
-        _create_beside(database, target)
+        _create_own_tables(database, target)
     return target
 
 
@@ -115,12 +115,12 @@ def _target(database: Database, options: DatabaseOptions, schema: StructType) ->
     assert found is not None
     there = database.columns(found)
     taken = check_columns(schema, options.table, there, database.dialect)
-    keys = tuple(_key_column(key, taken, options) for key in options.upsert_keys)
+    keys = tuple(_key_column(key, taken) for key in options.upsert_keys)
     check_keys(database, found, keys)
     return Target(found, tuple(taken[field.name] for field in schema.fields), keys)
 
 
-def _key_column(key: str, taken: dict[str, str], options: DatabaseOptions) -> str:
+def _key_column(key: str, taken: dict[str, str]) -> str:
     for name, column in taken.items():
         if name.lower() == key.lower():
             return column
@@ -156,13 +156,13 @@ def _create_target(database: Database, options: DatabaseOptions, schema: StructT
         raise OttlaError("two columns of the query have the same name", "Rename one of them with `as`.")
     for key in keys:
         if key not in names:
-            _key_column(key, {name: name for name in names.values()}, options)
+            _key_column(key, {name: name for name in names.values()})
     if keys:
         parts.append(f"primary key ({', '.join(quoted_column(names[key]) for key in keys)})")
     database.execute(f"create table {quoted(options.table)} ({', '.join(parts)})")
 
 
-def _create_beside(database: Database, target: Target) -> None:
+def _create_own_tables(database: Database, target: Target) -> None:
     database.execute(
         f"create table if not exists {quoted(target.ledger)} (sink varchar(100) not null, "
         "target varchar(200) not null, batch_id bigint not null, row_count bigint not null, positions text, "

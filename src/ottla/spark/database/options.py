@@ -21,8 +21,8 @@ DOCS = {
     "batchId": "inside foreachBatch, with a sinkId: the batch id that Spark passes to the function",
     "busyTimeoutMs": "how long to wait for a lock that another writer of the database holds (default 60000)",
 }
-# Spark's own options, which reach every sink.
-SPARKS_OWN = ("checkpointLocation", "path", "queryName", "outputMode", "truncate")
+# Spark passes these options to every sink.
+SPARK_OPTIONS = ("checkpointLocation", "path", "queryName", "outputMode", "truncate")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DatabaseOptions:
         >>> DatabaseOptions.parse({"url": "sqlite:///shop.db", "table": "orders"}).delivery.value
         'exactly-once'
         """
-        known = {name.lower(): name for name in (*DOCS, *SPARKS_OWN)}
+        known = {name.lower(): name for name in (*DOCS, *SPARK_OPTIONS)}
         given: dict[str, str] = {}
         for name, value in options.items():
             if name.lower() not in known:

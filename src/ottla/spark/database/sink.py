@@ -30,13 +30,13 @@ from ottla.spark.database.options import DatabaseOptions
 from ottla.spark.database.rows import rows_of
 from ottla.spark.sink.checkpoints import source_positions
 from ottla.spark.sink.states import BatchState, combined, move
-from ottla.spark.workers import BATCH_ID, QUERY_ID, Prompt, settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, QuickAck, freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow
 
 
-class DatabaseDataSource(Prompt, DataSource):
+class DatabaseDataSource(QuickAck, DataSource):
     """Writes streams and DataFrames into a table.
 
     >>> query = orders.writeStream.format("ottla-database").option("url", "sqlite:///shop.db")
@@ -80,7 +80,7 @@ class Staged(WriterCommitMessage):
     rows: int
 
 
-class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
+class StreamDatabaseWriter(QuickAck, DataSourceStreamArrowWriter):
     """Writes the batches of a query."""
 
     def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:
@@ -91,7 +91,7 @@ class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
 
     def write(self, iterator: "Iterator[pyarrow.RecordBatch]") -> WriterCommitMessage:
         """In a task: writes its rows to the staging table, where they wait for the driver's commit."""
-        settle()
+        freeze_loaded_objects()
         context = TaskContext.get()
         assert context is not None
         sink, batch_id = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID) or 0)
@@ -116,7 +116,7 @@ class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
 
     def commit(self, messages: "list[WriterCommitMessage | None]", batchId: int) -> None:
         """On the driver: makes the batch visible. Spark may call it twice."""
-        settle()
+        freeze_loaded_objects()
         staged = staged_in(messages)
         if not staged:
             return
@@ -147,7 +147,7 @@ class StreamDatabaseWriter(Prompt, DataSourceStreamArrowWriter):
         forget(self.options, self.target, messages)
 
 
-class BatchDatabaseWriter(Prompt, DataSourceArrowWriter):
+class BatchDatabaseWriter(QuickAck, DataSourceArrowWriter):
     """Writes one DataFrame: all of it or nothing. With mode("overwrite") it replaces the table's rows."""
 
     def __init__(self, options: DatabaseOptions, schema: StructType, overwrite: bool, target: ledger.Target) -> None:

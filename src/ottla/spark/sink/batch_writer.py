@@ -28,20 +28,20 @@ from ottla.spark.sink.rows import used_columns
 from ottla.spark.sink.sink import SinkMessage, batch_of, refuse_speculation, reports_in, silent_tasks
 from ottla.spark.sink.states import BatchState, move
 from ottla.spark.sink.tasks import Place, Rows, write_at_least_once, write_exactly_once, write_part
-from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, Prompt, settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, QuickAck, freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
 
-class BatchWriter(Prompt, DataSourceArrowWriter):
+class BatchWriter(QuickAck, DataSourceArrowWriter):
     """Writes one DataFrame. Spark creates it once and pickles it to every task and back to the driver."""
 
     def __init__(self, options: SinkOptions, schema: "StructType", overwrite: bool) -> None:
         if overwrite:
             raise SinkError("a topic cannot be overwritten", "Write with mode('append').")
-        settle()
+        freeze_loaded_objects()
         self._run = uuid.uuid4().hex
         self._is_named = options.sink_name is not None
         self._sink = options.sink_name or f"ottla-batch-{self._run}"
@@ -51,7 +51,7 @@ class BatchWriter(Prompt, DataSourceArrowWriter):
         self._used = used_columns(schema, options)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
-        settle()
+        freeze_loaded_objects()
         with explained(self._options.bootstrap):
             return self._write(iterator)
 
@@ -60,7 +60,7 @@ class BatchWriter(Prompt, DataSourceArrowWriter):
 
         context = TaskContext.get()
         if context is None:
-            raise SinkError("write() was called outside a Spark task")
+            raise SinkError("write() was called outside a Spark task", "Use df.write; Spark calls write().")
         if self._options.batch_id is None:
             place = Place(self._sink, self._job, self._run, 0, context.partitionId(), is_job=True)
         else:
@@ -74,7 +74,7 @@ class BatchWriter(Prompt, DataSourceArrowWriter):
         return SinkMessage(place, write_part(self._options, place, rows, None))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        settle()
+        freeze_loaded_objects()
         with explained(self._options.bootstrap):
             self._commit(messages)
 

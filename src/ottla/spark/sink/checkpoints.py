@@ -5,17 +5,29 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
+def local_path(location: str) -> Path | None:
+    """The directory of a local location; None for s3:, hdfs: and the like.
+
+    As for Spark, what is before a colon is a scheme, unless a slash precedes the colon.
+
+    >>> local_path("/data/a:b"), local_path("file:///data/a"), local_path("s3://bucket/a"), local_path("a:b/c")
+    (PosixPath('/data/a:b'), PosixPath('/data/a'), None, None)
+    """
+    parts = urlsplit(location)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path))
+    return Path(location) if ":" not in location.split("/")[0] else None
+
+
 def source_positions(checkpoint: str | None, batch_id: int) -> str | None:
     """The end offsets that Spark planned for this batch before it ran it: one line for each source.
 
     None if the checkpoint is not a local directory.
     """
-    if checkpoint is None:
+    directory = None if checkpoint is None else local_path(checkpoint)
+    if directory is None:
         return None
-    parts = urlsplit(checkpoint)
-    if parts.scheme not in ("", "file"):
-        return None
-    plan = Path(unquote(parts.path) if parts.scheme else checkpoint) / "offsets" / str(batch_id)
+    plan = directory / "offsets" / str(batch_id)
     try:
         lines = plan.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -17,11 +17,12 @@ from ottla.client.core.settings import AdminConfig, ConsumerConfig
 from ottla.client.producer.producer import AsyncProducer
 from ottla.clock import monotonic, system_clock
 from ottla.errors import ErrorCode, KafkaError
-from ottla.spark.explaining import BrokersAway, is_away
+from ottla.spark.explaining import BrokersUnavailable, is_unavailable
 from ottla.spark.sink.decisions import CLAIM_KEY, Part, Run, SinkState, check_claim, claimed
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.ledger import LEDGER_PARTITIONS, Entry, Ledger, Names
 from ottla.spark.sink.options import SinkOptions
+from ottla.spark.workers import SettingsKey, settings_key
 from ottla.types import TopicPartition
 
 T = TypeVar("T")
@@ -32,13 +33,13 @@ COMPACTED = {
     "min.cleanable.dirty.ratio": "0.1",
 }
 FENCED = (ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-PATIENCE_MS = 120_000
+BROKER_TIMEOUT_MS = 120_000
 """How long to wait for a broker: as long as a producer retries (delivery.timeout.ms)."""
 TAIL = 64
 """How many of the last records of the decisions topic are read first. They nearly always have the newest decision."""
 
 _loop = LoopThread()
-_known: dict[tuple[tuple[str, str], ...], "Clients"] = {}
+_known: dict[SettingsKey, "Clients"] = {}
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -48,7 +49,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 def clients(options: SinkOptions) -> "Clients":
     """The clients of this process for brokers with these settings."""
-    key = tuple(sorted(options.kafka.items()))
+    key = settings_key(options.kafka)
     if key not in _known:
         _known[key] = Clients(options)
     return _known[key]
@@ -68,7 +69,7 @@ class Clients:
     def __init__(self, options: SinkOptions) -> None:
         self.options = options
         settings = options.client_settings(AdminConfig)
-        self.admin = AsyncAdmin({"default.api.timeout.ms": PATIENCE_MS, **settings})
+        self.admin = AsyncAdmin({"default.api.timeout.ms": BROKER_TIMEOUT_MS, **settings})
         self._topics: set[str] = set()
         self._notes: AsyncProducer | None = None
 
@@ -110,8 +111,8 @@ class Clients:
             if error.code == ErrorCode.TOPIC_ALREADY_EXISTS:
                 return  # another task has created it
             text = f"topic {names.decisions}, which holds the sink's decisions, cannot be created: {error}"
-            if error.retriable or is_away(error):
-                raise BrokersAway(text, f"Are the brokers at {self.options.bootstrap} running?") from None
+            if error.retriable or is_unavailable(error):
+                raise BrokersUnavailable(text, f"Are the brokers at {self.options.bootstrap} running?") from None
             raise SinkError(
                 text,
                 f"Allow it, or create the topic: {LEDGER_PARTITIONS} partitions, cleanup.policy=compact.",
@@ -135,12 +136,12 @@ class Clients:
 
     async def commit_part(self, names: Names, part: Part) -> None:
         """Makes rows and ledger entry visible atomically. Idempotent. Raises KafkaError if the part is lost."""
-        await self.admin.commit_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
+        await self.admin.commit_prepared(part.prepared(names), timeout_ms=BROKER_TIMEOUT_MS)
 
     async def abort_part(self, names: Names, part: Part) -> None:
         """Aborts a part. It is not an error if the transaction has ended already."""
         try:
-            await self.admin.abort_prepared(part.prepared(names), timeout_ms=PATIENCE_MS)
+            await self.admin.abort_prepared(part.prepared(names), timeout_ms=BROKER_TIMEOUT_MS)
         except KafkaError as error:
             if error.retriable:
                 raise
@@ -185,13 +186,13 @@ class Clients:
         return left
 
     async def claim(self, names: Names, state: SinkState, run: str) -> None:
-        """Records that this run begins to write, so that a run that still writes learns why its parts are gone."""
+        """Records that this run begins to write, so that an older run can report why it has lost its parts."""
         claim = claimed(state.claim, Run(run, system_clock(), socket.gethostname()))
         if claim is not None:
             producer = self.notes()
             await (await producer.send(names.decisions, claim.to_bytes(), key=CLAIM_KEY, partition=0))
 
-    async def refuse_former(self, names: Names, run: str) -> None:
+    async def check_still_owner(self, names: Names, run: str) -> None:
         """Raises NotOwner if another run has begun to write after this one."""
         check_claim((await self.read_state(names)).claim, run)
 
@@ -218,14 +219,14 @@ class Clients:
 
     async def _replay(self, consumer: AsyncConsumer, partition: TopicPartition, begin: int, end: int) -> SinkState:
         await consumer.seek(partition, begin)
-        state, deadline = SinkState(), monotonic() + PATIENCE_MS / 1000
+        state, deadline = SinkState(), monotonic() + BROKER_TIMEOUT_MS / 1000
         while await consumer.position(partition) < end:
             for record in await consumer.poll(100):
                 if record.offset < end:
                     state = state.replay(record.key, record.value)
             if monotonic() > deadline:
-                raise BrokersAway(
-                    f"{partition} could not be read to its end within {PATIENCE_MS} ms",
+                raise BrokersUnavailable(
+                    f"{partition} could not be read to its end within {BROKER_TIMEOUT_MS} ms",
                     f"Are the brokers at {self.options.bootstrap} running?",
                 )
         return state
@@ -238,7 +239,7 @@ class Clients:
             if monotonic() > deadline:
                 # A driver died while it wrote a decision. Take over its id, like a new driver: that aborts it.
                 async with driver_producer(self.options, names) as producer:
-                    await producer.init_transactions(timeout_ms=PATIENCE_MS)
+                    await producer.init_transactions(timeout_ms=BROKER_TIMEOUT_MS)
                 deadline = monotonic() + 10
             await asyncio.sleep(0.01)
         return end
@@ -267,6 +268,6 @@ def driver_producer(options: SinkOptions, names: Names) -> AsyncProducer:
             "transactional.id": names.driver,
             "transaction.timeout.ms": min(30_000, options.timeout_ms),
             "linger.ms": 0,
-            "max.block.ms": PATIENCE_MS,
+            "max.block.ms": BROKER_TIMEOUT_MS,
         }
     )

@@ -1,19 +1,19 @@
 """What a task and a driver do next, decided from the decision record, the ledger and the current run. Pure.
 
-A sink's decision is one record of a compacted topic: this batch consists of these parts, says this run. It
-is written before the first part is committed. A decided batch is never rolled back: the next run rolls forward. The
+A sink's decision is one record of a compacted topic. It names a batch, its parts and the run that decided, and is
+written before the first part is committed. A decided batch is never rolled back: the next run rolls forward. The
 functions here return what a task and a driver have to do; tasks.py and driver.py do it.
 """
 
-import datetime
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ottla.client.admin.transaction_model import PreparedTransaction
+from ottla.clock import utc_text
 from ottla.spark.sink.errors import LostForGood, NotOwner, SinkError
 from ottla.spark.sink.ledger import Ledger, Names, is_in
+from ottla.types import compact_json
 
 DECISION_KEY, DONE_KEY, CLAIM_KEY = b"decision", b"done", b"claim"
 BYTE_SUM_LIMIT = 1 << 63
@@ -59,7 +59,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """One start of the query: it owns the sink until another run does."""
+    """One start of the query. It owns the sink until another run takes over."""
 
     run: str
     since_ms: int
@@ -68,7 +68,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Decision:
-    """This batch consists of these parts."""
+    """The record that commits a batch to these parts."""
 
     query: str
     batch: int
@@ -90,7 +90,7 @@ class Decision:
         return self.runs[-1]
 
     def to_bytes(self) -> bytes:
-        return _json(
+        return compact_json(
             {
                 "version": 1,
                 "query": self.query,
@@ -129,7 +129,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Done:
-    """Every part of this batch is committed. Kept besides the ledger, which expires with its consumer group."""
+    """Every part of this batch is committed. Kept in addition to the ledger, which expires with its consumer group."""
 
     query: str
     batch: int
@@ -138,7 +138,7 @@ class Done:
     """How long the commit of all parts took."""
 
     def to_bytes(self) -> bytes:
-        return _json(
+        return compact_json(
             {"version": 1, "query": self.query, "batch": self.batch, "at_ms": self.at_ms, "commit_ms": self.commit_ms}
         )
 
@@ -159,7 +159,7 @@ class Claim:
     runs: tuple[Run, ...]
 
     def to_bytes(self) -> bytes:
-        return _json({"version": 1, "runs": [[r.run, r.since_ms, r.host] for r in self.runs]})
+        return compact_json({"version": 1, "runs": [[r.run, r.since_ms, r.host] for r in self.runs]})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Claim":
@@ -213,7 +213,7 @@ class RollForward:
 
 
 @dataclass(frozen=True)
-class FinishFormer:
+class FinishEarlier:
     """An earlier write was decided and interrupted, and will not be repeated. Commit its part, then write.
 
     It is an earlier job, or an earlier batch if the function inside foreachBatch continued after a failure.
@@ -224,7 +224,7 @@ class FinishFormer:
 
 def decide_write(
     state: SinkState, ledger: Ledger, query: str, batch: int, task: int, *, is_job: bool = False
-) -> Write | Skip | RollForward | FinishFormer:
+) -> Write | Skip | RollForward | FinishEarlier:
     """What a task of this batch does before it writes anything. Raises NotOwner if another query or run owns it."""
     decision = state.decision
     check_query(decision, query, is_job)
@@ -233,7 +233,7 @@ def decide_write(
     if is_in(ledger, task, query, batch):
         return Skip()
     if decision is None or decision.query != query or decision.batch < batch:
-        return next((FinishFormer(part) for part in unfinished(state, ledger) if part.task == task), Write())
+        return next((FinishEarlier(part) for part in unfinished(state, ledger) if part.task == task), Write())
     check_batch(decision, batch)
     part = decision.parts.get(task)
     if part is None or state.is_done():
@@ -369,7 +369,7 @@ def _check_last(runs: tuple[Run, ...], run: str) -> None:
     owner = runs[-1]
     if owner.run != run and any(each.run == run for each in runs):
         raise NotOwner(
-            f"another driver owns this sink: run {owner.run} on {owner.host}, since {moment(owner.since_ms)}; "
+            f"another driver owns this sink: run {owner.run} on {owner.host}, since {utc_text(owner.since_ms)}; "
             f"this is run {run}",
             "Two drivers run on one checkpoint. Stop one of them; the other continues.",
         )
@@ -475,12 +475,3 @@ def check_same(expected: Digest, found: Digest, task: int) -> None:
             "The query is not deterministic. Set lostParts=replace to accept the new rows. To avoid this, allow "
             "two-phase commit on the brokers, or raise transaction.timeout.ms.",
         )
-
-
-def moment(at_ms: int) -> str:
-    """A readable time in UTC."""
-    return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()

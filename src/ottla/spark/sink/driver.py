@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ottla.clock import monotonic, system_clock
 from ottla.errors import KafkaError
-from ottla.spark.sink.clients import FENCED, PATIENCE_MS, Clients, clients, driver_producer, run
+from ottla.spark.sink.clients import BROKER_TIMEOUT_MS, FENCED, Clients, clients, driver_producer, run
 from ottla.spark.sink.decisions import (
     DECISION_KEY,
     DONE_KEY,
@@ -157,7 +157,7 @@ class Driver:
             await self._take_over(part.task for part in batch.parts)
         now = system_clock()
         run = Run(batch.run, now, socket.gethostname())
-        await self._finish_former(batch)
+        await self._finish_earlier(batch)
         plan = decide_commit(
             self._state,
             self._ledger,
@@ -193,7 +193,7 @@ class Driver:
         await owned.ensure_decisions(names)
         producer = driver_producer(self.options, names)
         try:
-            await producer.init_transactions(timeout_ms=PATIENCE_MS)
+            await producer.init_transactions(timeout_ms=BROKER_TIMEOUT_MS)
             self._state = await owned.read_state(names)
             decided = self._state.decision.parts if self._state.decision is not None else ()
             self._ledger = await owned.read_ledger(names, {*decided, *tasks})
@@ -202,33 +202,33 @@ class Driver:
             raise
         self._producer = producer
 
-    async def _finish_former(self, batch: Batch) -> None:
+    async def _finish_earlier(self, batch: Batch) -> None:
         """Commits what is left of the decision that this batch replaces: Spark never goes back to that batch."""
-        former = self._state.decision
-        if former is None or (former.query == batch.query and former.batch >= batch.batch):
+        earlier = self._state.decision
+        if earlier is None or (earlier.query == batch.query and earlier.batch >= batch.batch):
             return
-        check_owner(former, batch.run)
-        check_query(former, batch.query, batch.is_job)
+        check_owner(earlier, batch.run)
+        check_query(earlier, batch.query, batch.is_job)
         for part in unfinished(self._state, self._ledger):
             try:
-                await self._commit_part(former, part, batch.run)
+                await self._commit_part(earlier, part, batch.run)
             except LostPart as lost:
-                if not former.is_job and self.options.lost_parts == "fail":
+                if not earlier.is_job and self.options.lost_parts == "fail":
                     raise LostForGood(
-                        f"batch {former.batch} was decided and never finished, the query has moved on to batch "
+                        f"batch {earlier.batch} was decided and never finished, the query has moved on to batch "
                         f"{batch.batch}, and the broker no longer has the part of task {part.task}",
                         "Do not catch errors of the write inside foreachBatch, so that Spark repeats the batch. To "
                         "continue without those rows, set lostParts=replace.",
                     ) from lost
                 # The write that lost it has failed with an error; this batch has its own rows.
                 log.error("sink %s: an earlier write is incomplete: %s", self._names.sink, lost)
-        self._state = replace(self._state, done=Done(former.query, former.batch))
+        self._state = replace(self._state, done=Done(earlier.query, earlier.batch))
 
     async def _record(self, decision: Decision) -> None:
         assert self._producer is not None
         await self._producer.begin_transaction()
         await self._producer.send(self._names.decisions, decision.to_bytes(), key=DECISION_KEY, partition=0)
-        await self._producer.commit_transaction(timeout_ms=PATIENCE_MS)
+        await self._producer.commit_transaction(timeout_ms=BROKER_TIMEOUT_MS)
 
     # --- committing ---------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Driver:
                 raise
             ledger = await self._clients.read_ledger(self._names, [part.task])
             if not is_in(ledger, part.task, decision.query, decision.batch):
-                await self._clients.refuse_former(self._names, run)
+                await self._clients.check_still_owner(self._names, run)
                 raise LostPart(
                     f"batch {decision.batch} was decided, and the broker no longer has the part of task {part.task} "
                     f"({error})",

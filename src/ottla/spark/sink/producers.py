@@ -7,7 +7,7 @@ import os
 
 from ottla.client.blocking import Producer
 from ottla.errors import ErrorCode, KafkaError
-from ottla.spark.sink.clients import PATIENCE_MS, Clients, clients, run
+from ottla.spark.sink.clients import BROKER_TIMEOUT_MS, Clients, clients, run
 from ottla.spark.sink.errors import SinkError
 from ottla.spark.sink.options import SinkOptions
 from ottla.spark.workers import SettingsKey, settings_key
@@ -68,18 +68,14 @@ def open_producer(options: SinkOptions, transactional_id: str) -> Producer:
 def _initialised(
     options: SinkOptions, transactional_id: str, *, two_phase: bool = False, timeout_ms: int | None = None
 ) -> Producer:
-    settings = options.producer_settings()
-    if two_phase:
-        settings["transaction.two.phase.commit.enable"] = "true"
-    else:
-        settings["transaction.timeout.ms"] = str(timeout_ms)
+    settings = _transactional(options, two_phase, timeout_ms)
     producer = _spare.pop(settings_key(settings), None)
     try:
         if producer is None:
             producer = Producer({**settings, "transactional.id": transactional_id})
         else:
             producer.continue_as(transactional_id)
-        producer.init_transactions(timeout_ms=PATIENCE_MS)
+        producer.init_transactions(timeout_ms=BROKER_TIMEOUT_MS)
     except BaseException:
         if producer is not None:
             producer.close(timeout_ms=0)
@@ -89,15 +85,23 @@ def _initialised(
 
 def put_aside(producer: Producer, options: SinkOptions) -> None:
     """Keeps a producer that has left its transaction prepared."""
-    settings = options.producer_settings()
-    if producer.config.transaction_two_phase_commit_enable:
-        settings["transaction.two.phase.commit.enable"] = "true"
-    else:
-        settings["transaction.timeout.ms"] = str(producer.config.transaction_timeout_ms)
-    before = _spare.pop(settings_key(settings), None)
+    config = producer.config
+    settings = _transactional(options, config.transaction_two_phase_commit_enable, config.transaction_timeout_ms)
+    key = settings_key(settings)
+    before = _spare.pop(key, None)
     if before is not None:
         before.close()
-    _spare[settings_key(settings)] = producer
+    _spare[key] = producer
+
+
+def _transactional(options: SinkOptions, two_phase: bool, timeout_ms: int | None) -> dict[str, str]:
+    """The settings of a transactional producer, without its id: the key of `_spare`."""
+    settings = options.producer_settings()
+    if two_phase:
+        settings["transaction.two.phase.commit.enable"] = "true"
+    else:
+        settings["transaction.timeout.ms"] = str(timeout_ms)
+    return settings
 
 
 def take_plain(options: SinkOptions) -> Producer:

@@ -69,7 +69,7 @@ def _plain(type_name: str) -> str:
     return "string" if type_name.startswith("string collate ") else type_name
 
 
-def to_records(batch: "pa.RecordBatch", used: list[str], options: SinkOptions, first_row: int) -> "pa.RecordBatch":
+def to_records(batch: "pa.RecordBatch", used: list[str], first_row: int) -> "pa.RecordBatch":
     """The columns to write, under lower-case names, with text as bytes. Copies no keys or values."""
     import pyarrow as pa
 

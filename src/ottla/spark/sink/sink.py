@@ -27,7 +27,7 @@ from ottla.spark.sink.tasks import (
     write_at_most_once,
     write_exactly_once,
 )
-from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, Prompt, settle
+from ottla.spark.workers import BATCH_ID, QUERY_ID, RUN_ID, QuickAck, freeze_loaded_objects
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,7 @@ class SinkMessage(WriterCommitMessage):
     written: Written
 
 
-class StreamSink(Prompt, DataSourceStreamArrowWriter):
+class StreamSink(QuickAck, DataSourceStreamArrowWriter):
     """Writes the batches of a streaming query."""
 
     def __init__(self, options: SinkOptions, schema: "StructType") -> None:
@@ -53,7 +53,7 @@ class StreamSink(Prompt, DataSourceStreamArrowWriter):
     # --- in a task ----------------------------------------------------------------------------------------
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> SinkMessage:
-        settle()
+        freeze_loaded_objects()
         with explained(self._options.bootstrap):
             return self._write(iterator)
 
@@ -71,7 +71,7 @@ class StreamSink(Prompt, DataSourceStreamArrowWriter):
 
         context = TaskContext.get()
         if context is None:
-            raise SinkError("write() was called outside a Spark task")
+            raise SinkError("write() was called outside a Spark task", "Use writeStream; Spark calls write().")
         if self._options.delivery != Guarantee.AT_LEAST_ONCE:
             refuse_speculation(context, self._options.delivery)
         batch, query, run_id = (context.getLocalProperty(name) for name in (BATCH_ID, QUERY_ID, RUN_ID))
@@ -85,7 +85,7 @@ class StreamSink(Prompt, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         from ottla.spark.sink.clients import run
 
-        settle()
+        freeze_loaded_objects()
         reports = reports_in(messages)
         if self._options.delivery != Guarantee.EXACTLY_ONCE or not reports:
             return

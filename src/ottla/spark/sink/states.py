@@ -7,6 +7,9 @@ batch: the next run reads the decisions topic (or the database's ledger) and sta
 
 import enum
 from collections.abc import Iterable
+from functools import partial
+
+from ottla.checks import moved
 
 
 class BatchState(enum.Enum):
@@ -32,7 +35,7 @@ class BatchState(enum.Enum):
 
 _S = BatchState
 
-ALLOWED: dict[BatchState, set[BatchState]] = {
+TRANSITIONS: dict[BatchState, set[BatchState]] = {
     _S.STARTED: {_S.EMPTY, _S.SETTLED, _S.WRITING, _S.COMMITTED, _S.ABORTED},  # COMMITTED: a frame without any task
     _S.WRITING: {_S.PREPARED, _S.STORED, _S.ABORTED},
     _S.PREPARED: {_S.DECIDED, _S.COMMITTED, _S.ABORTED},  # COMMITTED: a database decides and commits in one step
@@ -44,16 +47,7 @@ ALLOWED: dict[BatchState, set[BatchState]] = {
     _S.ABORTED: set(),
 }
 
-
-def move(state: BatchState, target: BatchState) -> BatchState:
-    """The new state of a batch; a move that is not in the table is a bug of the sink.
-
-    >>> move(BatchState.PREPARED, BatchState.DECIDED).value
-    'decided'
-    """
-    assert target in ALLOWED[state], f"batch: {state.value} -> {target.value} is not allowed"
-    return target
-
+move = partial(moved, TRANSITIONS, "a batch")
 
 _STRONGEST_FIRST = (_S.PREPARED, _S.SETTLED, _S.STORED, _S.EMPTY, _S.STARTED)
 

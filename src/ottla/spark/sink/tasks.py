@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ottla.client.core.model import CommittedOffset
 from ottla.clock import system_clock
 from ottla.errors import ErrorCode, KafkaError
-from ottla.spark.sink.clients import FENCED, PATIENCE_MS, Clients, clients, run
+from ottla.spark.sink.clients import BROKER_TIMEOUT_MS, FENCED, Clients, clients, run
 from ottla.spark.sink.decisions import (
     Digest,
-    FinishFormer,
+    FinishEarlier,
     Part,
     RollForward,
     Skip,
@@ -106,7 +106,7 @@ class Rows:
         for batch in self._batches:
             if not len(batch):
                 continue
-            records = to_records(batch, self._used, self._options, self.count)
+            records = to_records(batch, self._used, self.count)
             self.digest = digest(records, self.digest)
             self.count += len(records)
             yield records
@@ -127,7 +127,7 @@ def write_exactly_once(options: "SinkOptions", place: Place, rows: Rows) -> Writ
             if run(_roll_forward(owned, names, place, verdict.part, replaces=options.lost_parts == "replace")):
                 return _settled(rows, is_again)
             expected = verdict.part.digest
-        if isinstance(verdict, FinishFormer):
+        if isinstance(verdict, FinishEarlier):
             # If that part is lost, the driver reports it; this task has its own rows to write.
             run(_roll_forward(owned, names, place, verdict.part, replaces=True))
     return write_part(options, place, rows, note(place.query, place.batch), expected)
@@ -140,7 +140,7 @@ def _must_look(place: Place) -> bool:
     return may_be_decided(first_batch, place.batch)
 
 
-async def _look(owned: Clients, names: Names, place: Place) -> tuple[Write | Skip | RollForward | FinishFormer, bool]:
+async def _look(owned: Clients, names: Names, place: Place) -> tuple[Write | Skip | RollForward | FinishEarlier, bool]:
     """What to do, and whether this run has done it before."""
     state = await owned.read_state(names)
     check_claim(state.claim, place.run)
@@ -198,14 +198,16 @@ def write_part(
         state = move(state, BatchState.WRITING)
         producer.begin_transaction()
         if entry is not None:
-            producer.send_offsets_to_transaction({names.entry(task): entry}, names.group(task), timeout_ms=PATIENCE_MS)
+            producer.send_offsets_to_transaction(
+                {names.entry(task): entry}, names.group(task), timeout_ms=BROKER_TIMEOUT_MS
+            )
         if first is not None:  # without rows the ledger entry alone replaces the part that was decided
             send(producer, first, options)
         for records in upcoming:
             send(producer, records, options)
         if expected is not None and options.lost_parts == "fail":
             check_same(expected, rows.digest, task)
-        prepared = producer.prepare_transaction(timeout_ms=PATIENCE_MS)
+        prepared = producer.prepare_transaction(timeout_ms=BROKER_TIMEOUT_MS)
         state = move(state, BatchState.PREPARED)
     except BaseException as error:
         # Closing aborts the open transaction. The next attempt would abort it too, but there may be none.
@@ -213,7 +215,7 @@ def write_part(
             producer.close(timeout_ms=5_000)
         if isinstance(error, KafkaError):
             if entry is not None and error.code in FENCED:
-                run(clients(options).refuse_former(names, place.run))
+                run(clients(options).check_still_owner(names, place.run))
             raise explained(error, options) from error
         raise
     failpoint("after-prepare", options.topic)

@@ -114,15 +114,15 @@ class Lookup:
         deadline = monotonic() + METADATA_DELAY_S
         while may_be_stale(start, found) and monotonic() < deadline:
             time.sleep(0.1)
-            found = self._found_afresh()
+            found = self._find_again()
         for _ in range(self.options.offset_retries):
             if all(found.latest.get(partition, at) >= at for partition, at in start.positions.items()):
                 break
             time.sleep(self.options.offset_retry_interval_ms / 1000)
-            found = self._found_afresh()
+            found = self._find_again()
         return found
 
-    def _found_afresh(self) -> Found:
+    def _find_again(self) -> Found:
         self._topics = []
         return self.found(must_exist=False)
 
@@ -182,9 +182,9 @@ class Lookup:
 
 
 def check_all_are_named(option: str, named: Mapping[TopicPartition, int], there: Offsets, hint: str) -> None:
-    strangers = sorted(set(named) - set(there))
-    if strangers:
-        raise _missing_partitions(option, strangers, there)
+    unknown = sorted(set(named) - set(there))
+    if unknown:
+        raise _missing_partitions(option, unknown, there)
     missing = sorted(set(there) - set(named))
     if missing:
         raise OttlaError(f"{option} has no entry for {', '.join(map(str, missing[:5]))}", hint)

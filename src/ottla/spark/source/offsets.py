@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from ottla.checks import whole_number
 from ottla.client.core.lag import record_lag
 from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.types import TopicPartition, offsets_by_topic, offsets_from_topics
 
 GROUP, IDS, START, INITIAL, SPLIT = "@group", "@ids", "@start", "@initial", "@split"
 
@@ -77,13 +76,13 @@ class SourceOffset:
     """How the batch that ends here is split into tasks. None in offsets of Spark's own source and of older versions."""
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = to_topics(self.positions)
+        found: dict[str, Any] = {**offsets_by_topic(self.positions)}
         if self.group:
             found[GROUP] = self.group
         if self.topic_ids:
             found[IDS] = dict(sorted(self.topic_ids.items()))
         if self.started:
-            found[START] = to_topics(self.started)
+            found[START] = offsets_by_topic(self.started)
         if self.is_initial:
             found[INITIAL] = True
         if self.split is not None:
@@ -96,10 +95,10 @@ class SourceOffset:
         try:
             topics = {name: entries for name, entries in found.items() if not name.startswith("@")}
             return cls(
-                positions=from_topics(topics),
+                positions=offsets_from_topics(topics),
                 group=str(found.get(GROUP, "")),
                 topic_ids={str(topic): str(topic_id) for topic, topic_id in found.get(IDS, {}).items()},
-                started=from_topics(found.get(START, {})),
+                started=offsets_from_topics(found.get(START, {})),
                 is_initial=bool(found.get(INITIAL, False)),
                 split=Split(**found[SPLIT]) if SPLIT in found else None,
             )
@@ -108,27 +107,6 @@ class SourceOffset:
                 f"the checkpoint has an offset of another source: {str(found)[:200]}",
                 "It belongs to another query. Give this one its own checkpointLocation.",
             ) from None
-
-
-def to_topics(offsets: Offsets) -> dict[str, Any]:
-    """
-    >>> to_topics({TopicPartition("orders", 1): 98, TopicPartition("orders", 0): 120})
-    {'orders': {'0': 120, '1': 98}}
-    """
-    found: dict[str, dict[str, int]] = {}
-    for partition in sorted(offsets):
-        found.setdefault(partition.topic, {})[str(partition.partition)] = offsets[partition]
-    return found
-
-
-def from_topics(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    found = {}
-    for topic, entries in topics.items():
-        for number, offset in entries.items():
-            if whole_number(offset) is None:
-                raise ValueError(offset)
-            found[TopicPartition(topic, int(number))] = offset
-    return found
 
 
 # --- how far the next batch goes ------------------------------------------------------------------------------
@@ -176,7 +154,7 @@ def advance(
 def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartition, int], list[Loss]]:
     """Where partitions begin that do not continue at their position in `start`, and the records lost by that."""
     started: dict[TopicPartition, int] = {}
-    made_again = others_of_a_name(start, found)
+    made_again = recreated_topics(start, found)
     losses = [Loss(recreated(topic)) for topic in sorted(made_again)]
     for partition, latest in sorted(found.latest.items()):
         position, earliest = start.positions.get(partition), found.earliest[partition]
@@ -205,14 +183,14 @@ def where_it_begins(start: SourceOffset, found: Found) -> tuple[dict[TopicPartit
     return started, losses
 
 
-def others_of_a_name(start: SourceOffset, found: Found) -> set[str]:
+def recreated_topics(start: SourceOffset, found: Found) -> set[str]:
     """The topics whose id differs from that of the topic with the query's offsets."""
     return {topic for topic, topic_id in found.topic_ids.items() if start.topic_ids.get(topic, topic_id) != topic_id}
 
 
 def may_be_stale(start: SourceOffset, found: Found) -> bool:
     """Whether a topic or a partition seems to be deleted. A broker with stale metadata reports the same."""
-    return not start.positions.keys() <= found.latest.keys() or bool(others_of_a_name(start, found))
+    return not start.positions.keys() <= found.latest.keys() or bool(recreated_topics(start, found))
 
 
 def recreated(topic: str) -> str:

@@ -361,10 +361,10 @@ def _per_partition(option: str, text: str, subscription: Subscription) -> dict[T
                     f"Partitions and offsets are whole numbers: {example}.",
                 )
             found[TopicPartition(topic, partition)] = value
-    strangers = sorted({p.topic for p in found} - set(subscription.topics)) if subscription.topics else []
-    if strangers:
+    unsubscribed = sorted({p.topic for p in found} - set(subscription.topics)) if subscription.topics else []
+    if unsubscribed:
         raise ConfigError(
-            f"{option} has {', '.join(strangers)}, which subscribe does not have",
+            f"{option} has {', '.join(unsubscribed)}, which subscribe does not have",
             f"Subscribed topics: {subscription}. Add the topic to subscribe, or remove it here.",
         )
     return found

@@ -12,7 +12,7 @@ from ottla.client.consumer.consumer import AsyncConsumer
 from ottla.client.consumer.fetcher import RANGE_BYTES_MIN, RECORD_BYTES_EXPECTED
 from ottla.clock import monotonic
 from ottla.errors import ErrorCode, KafkaError, OttlaError
-from ottla.spark.explaining import BrokersAway
+from ottla.spark.explaining import BrokersUnavailable
 from ottla.spark.source.offsets import METADATA_DELAY_S, OffsetRange, recreated
 from ottla.spark.workers import SettingsKey, settings_key
 from ottla.types import ZERO_UUID, TopicPartition
@@ -37,10 +37,10 @@ IDLE_CONSUMERS_MAX = 4
 BYTES_AT_ONCE = 8 * 1024 * 1024
 """The expected bytes of the ranges that a task reads at the same time."""
 
-GLANCE_MS = 2_000
+EXISTENCE_CHECK_MS = 2_000
 """How long to wait for records before checking whether the topic still exists."""
 
-ASK_AGAIN_MS = 100
+METADATA_RETRY_MS = 100
 
 DEFAULTS = {
     "auto.offset.reset": "none",
@@ -58,7 +58,7 @@ class AsyncRangeConsumer(AsyncConsumer):
     """Reads partitions from one offset to another."""
 
     async def start(self, pieces: Sequence[OffsetRange], topic_ids: Mapping[str, bytes]) -> None:
-        """Begins to read ranges of different partitions. OFFSET_OUT_OF_RANGE if a topic has another id."""
+        """Starts reading ranges of different partitions. OFFSET_OUT_OF_RANGE if a topic has another id."""
         # Otherwise the next range would wait for the topic's metadata again.
         self._positions.pinned_topics = frozenset(piece.partition.topic for piece in pieces)
         await self.assign([piece.partition for piece in pieces])
@@ -98,27 +98,27 @@ class AsyncRangeConsumer(AsyncConsumer):
                     return False
             if self._network.now() >= deadline:
                 return True
-            await asyncio.sleep(ASK_AGAIN_MS / 1000)
+            await asyncio.sleep(METADATA_RETRY_MS / 1000)
 
-    async def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
+    async def saw_other_topic_id(self, partition: TopicPartition, topic_id: bytes) -> bool:
         """Whether the error was about the topic and not the offset: a broker reported another topic id."""
         return self._positions.state(partition).topic_id not in (topic_id, ZERO_UUID)
 
-    async def is_another(self, topic: str, topic_id: bytes) -> bool:
+    async def has_other_topic_id(self, topic: str, topic_id: bytes) -> bool:
         """Whether the topic of this name has another id, checked again after stale metadata had time to refresh."""
         view, deadline = self._network.view, self._network.now() + METADATA_DELAY_S * 1000
 
-        def is_it() -> bool:
+        def is_expected() -> bool:
             return view.topic_id(topic) in (topic_id, ZERO_UUID)
 
-        while not is_it():
+        while not is_expected():
             if self._network.now() >= deadline:
                 return True
             view.request_update()
-            await self._network.until(is_it, ASK_AGAIN_MS)
+            await self._network.until(is_expected, METADATA_RETRY_MS)
         return False
 
-    async def rest(self) -> None:
+    async def stop_fetching(self) -> None:
         """Stops fetching, and keeps the connections for the next range."""
         await self.assign([])
 
@@ -141,14 +141,14 @@ class RangeConsumer(Consumer):
     def is_gone(self, partition: TopicPartition) -> bool:
         return self._call(self._async.is_gone(partition))
 
-    def met_another(self, partition: TopicPartition, topic_id: bytes) -> bool:
-        return self._call(self._async.met_another(partition, topic_id))
+    def saw_other_topic_id(self, partition: TopicPartition, topic_id: bytes) -> bool:
+        return self._call(self._async.saw_other_topic_id(partition, topic_id))
 
-    def is_another(self, topic: str, topic_id: bytes) -> bool:
-        return self._call(self._async.is_another(topic, topic_id))
+    def has_other_topic_id(self, topic: str, topic_id: bytes) -> bool:
+        return self._call(self._async.has_other_topic_id(topic, topic_id))
 
-    def rest(self) -> None:
-        return self._call(self._async.rest())
+    def stop_fetching(self) -> None:
+        return self._call(self._async.stop_fetching())
 
 
 idle: dict[SettingsKey, RangeConsumer] = {}
@@ -171,7 +171,7 @@ def borrow(settings: Mapping[str, str]) -> RangeConsumer:
 
 
 def give_back(settings: Mapping[str, str], consumer: RangeConsumer) -> None:
-    consumer.rest()
+    consumer.stop_fetching()
     before = idle.pop(settings_key(settings), None)
     if before is not None:
         before.close()
@@ -257,7 +257,7 @@ class RangeReader:
         self._consumer.start(list(left.values()), self._topic_ids)
         while left:
             try:
-                fetches = self._consumer.next_fetches(min(GLANCE_MS, self._poll_timeout_ms))
+                fetches = self._consumer.next_fetches(min(EXISTENCE_CHECK_MS, self._poll_timeout_ms))
             except KafkaError as error:
                 if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
@@ -277,23 +277,23 @@ class RangeReader:
         partition, position, end = piece
         topic_id = self._topic_ids.get(partition.topic, ZERO_UUID)
         consumer.start([piece], self._topic_ids)
-        patience = Patience(poll_timeout_ms)
+        deadline = FetchDeadline(poll_timeout_ms)
         while position < end:
             try:
-                fetches = consumer.next_fetches(patience.glance_ms())
+                fetches = consumer.next_fetches(deadline.wait_ms())
             except KafkaError as error:
                 if error.code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     raise
-                if topic_id == ZERO_UUID or not consumer.met_another(partition, topic_id):
+                if topic_id == ZERO_UUID or not consumer.saw_other_topic_id(partition, topic_id):
                     position = after_loss(consumer, piece, position, fail_on_data_loss)
-                elif consumer.is_another(partition.topic, topic_id):
+                elif consumer.has_other_topic_id(partition.topic, topic_id):
                     lost(recreated(partition.topic), fail_on_data_loss)
                     return  # the next batch reads the new topic from its beginning
                 consumer.start([OffsetRange(partition, position, end)], self._topic_ids)
                 continue
             if not fetches:
-                if patience.is_over():
-                    raise BrokersAway(
+                if deadline.is_over():
+                    raise BrokersUnavailable(
                         f"no records of {partition} from offset {position} on within {poll_timeout_ms} ms; "
                         f"the batch ends at {end}",
                         "Are the brokers running? kafkaConsumer.pollTimeoutMs sets how long to wait for them.",
@@ -305,7 +305,7 @@ class RangeReader:
                     )
                     return
                 continue
-            patience.restart()
+            deadline.restart()
             yield from batches_of(fetches, {partition: end}, self._schema)
             position = fetches[-1].next_offset
 
@@ -403,7 +403,7 @@ def lost(text: str, fail_on_data_loss: bool) -> None:
     log.warning("data loss: %s", text)
 
 
-class Patience:
+class FetchDeadline:
     """A deadline that restarts with every fetch."""
 
     def __init__(self, timeout_ms: int) -> None:
@@ -413,8 +413,8 @@ class Patience:
     def restart(self) -> None:
         self._deadline = monotonic() + self._timeout_ms / 1000
 
-    def glance_ms(self) -> int:
-        return max(1, min(GLANCE_MS, int((self._deadline - monotonic()) * 1000)))
+    def wait_ms(self) -> int:
+        return max(1, min(EXISTENCE_CHECK_MS, int((self._deadline - monotonic()) * 1000)))
 
     def is_over(self) -> bool:
         return monotonic() >= self._deadline

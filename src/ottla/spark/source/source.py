@@ -42,13 +42,12 @@ from ottla.spark.source.offsets import (
     advance,
     ranges_between,
     tasks_of,
-    to_topics,
     waiting,
 )
 from ottla.spark.source.options import Bound, SourceOptions
 from ottla.spark.source.reading import lost, read_ranges
-from ottla.spark.workers import settle
-from ottla.types import TopicPartition, uuid_from_text
+from ottla.spark.workers import freeze_loaded_objects
+from ottla.types import TopicPartition, offsets_by_topic, uuid_from_text
 
 T = TypeVar("T")
 
@@ -103,7 +102,7 @@ class Task(InputPartition):
 
 def read(options: SourceOptions, partition: InputPartition) -> Iterator[Any]:
     """The Arrow batches of one task's ranges. Runs in a worker process."""
-    settle()
+    freeze_loaded_objects()
     schema = to_arrow_schema(spark_schema(options), timezone="UTC")
     topic_ids = partition.topic_ids if isinstance(partition, Task) else {}
     with explained(options.bootstrap):
@@ -170,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         with explained(self.options.bootstrap):
-            return self._patiently(self._beginning).to_dict()
+            return self._retrying(self._beginning).to_dict()
 
     def _beginning(self) -> SourceOffset:
         self._ask().partitions(must_exist=True)
@@ -200,7 +199,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         with explained(self.options.bootstrap):
-            self._target = self._patiently(lambda: self._ask().found(must_exist=False))
+            self._target = self._retrying(lambda: self._ask().found(must_exist=False))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         with explained(self.options.bootstrap):
@@ -208,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Spark has finished everything before `start`, but calls commit() only with the next batch.
             self._show(offset)
             offset = self._of_this_query(offset)
-            found = self._patiently(lambda: self._ask().settled(offset, self._target))
+            found = self._retrying(lambda: self._ask().settled(offset, self._target))
             if self._target is not None:
                 self._target = found
             self._seen = found
@@ -226,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end.to_dict()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return to_topics(self._seen.latest) if self._seen is not None else None
+        return offsets_by_topic(self._seen.latest) if self._seen is not None else None
 
     def _waits_for_more(self, offset: SourceOffset, found: Found) -> bool:
         """Whether `minOffsetsPerTrigger` is not reached and `maxTriggerDelay` not over."""
@@ -314,8 +313,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lookup = Lookup(self.options)
         return self._lookup
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """Retries while brokers do not answer, as long as a task would wait for them."""
+    def _retrying(self, ask: Callable[[], T]) -> T:
+        """Retries while brokers do not answer, for as long as a task would wait for them."""
         deadline = monotonic() + self.options.poll_timeout_ms / 1000
         while True:
             try:

@@ -46,7 +46,7 @@ def connect_first() -> None:
     pyspark.util.local_connect_and_auth = connected
 
 
-def run_the_next() -> None:
+def run_next_sitecustomize() -> None:
     """Runs the sitecustomize that Python would have found without this directory."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
@@ -58,4 +58,4 @@ def run_the_next() -> None:
 
 if sys.orig_argv[-2:] == ["-m", RUNNER]:
     connect_first()
-run_the_next()
+run_next_sitecustomize()

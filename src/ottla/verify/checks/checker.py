@@ -1,8 +1,8 @@
-"""Finds anomalies in a history, after the Kafka workload of Jepsen. Linear in its length, but for sorting. Pure."""
+"""Finds anomalies in a history, modelled on Jepsen's Kafka workload. Linear in its length, but for sorting. Pure."""
 
-import gc
 from collections.abc import Callable, Iterator
 
+from ottla.garbage_collection import garbage_collection_paused
 from ottla.verify.anomalies import Anomaly
 from ottla.verify.checks.copy_checks import check_copies
 from ottla.verify.checks.cycle_check import check_cycles
@@ -32,14 +32,9 @@ CHECKS: tuple[Callable[[Knowledge], Iterator[Anomaly]], ...] = (
 
 def check(history: History) -> list[Anomaly]:
     """All anomalies of a history."""
-    was_enabled = gc.isenabled()
-    gc.disable()  # there are no reference cycles here, and a collection would visit millions of objects
-    try:
+    with garbage_collection_paused():  # there are millions of objects
         known = learn(history)
         return [anomaly for find in CHECKS for anomaly in find(known)]
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def why_inconclusive(history: History) -> str:

@@ -29,12 +29,10 @@ def check_isolation(known: Knowledge) -> Iterator[Anomaly]:
             if kind is not None and (kind, author) not in reported:
                 # One report per transaction: its other records prove nothing more.
                 reported.add((kind, author))
-                yield _forbidden(kind, known, number, operation, read, author, written)
+                yield _forbidden(kind, number, operation, read, author, written)
 
 
-def _forbidden(
-    kind: Kind, known: Knowledge, number: int, operation: Operation, read: Read, author: int, written: Operation
-) -> Anomaly:
+def _forbidden(kind: Kind, number: int, operation: Operation, read: Read, author: int, written: Operation) -> Anomaly:
     partition, offset, value = read
     where = f"{value} at {partition}@{offset}"
     sent = tuple(each for each in written.sent if each.value == value)

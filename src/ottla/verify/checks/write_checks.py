@@ -98,7 +98,7 @@ def _displaced(number: int, sent: Sent, found: tuple[str, int, int]) -> Anomaly:
     """A record that is not where the client sent it, or where the broker acknowledged it."""
     partition, offset, reader = found
     if partition != sent.partition:
-        kind, what = Kind.ASTRAY, f"sent to {sent.partition}"
+        kind, what = Kind.WRONG_PARTITION, f"sent to {sent.partition}"
     else:
         kind, what = Kind.INCONSISTENT_OFFSET, f"acknowledged at {sent.partition}@{sent.offset}"
     return Anomaly(

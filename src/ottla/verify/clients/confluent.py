@@ -12,7 +12,7 @@ from ottla.client.core.security_settings import TLS_AND_SASL
 from ottla.clock import monotonic
 from ottla.errors import OttlaError
 from ottla.verify.clients import port
-from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received, Remedy, Trouble
+from ottla.verify.clients.port import ClientError, OnAssignment, OnDelivery, Place, Received, Remedy
 from ottla.verify.hangs import Hang, within
 
 _SHARED_SETTINGS = ("bootstrap.servers", "security.protocol", *TLS_AND_SASL)
@@ -22,7 +22,7 @@ _GIVE_UP_S = 20.0
 """For a call that should have ended after _SECONDS."""
 _STABLE_S = 4.0
 """How long a new assignment waits for transactions that hold its offsets: less than max.poll.interval.ms."""
-_ASK_S = 1.0
+_LOOKUP_TIMEOUT_S = 1.0
 _SILENT = logging.getLogger("ottla.verify.librdkafka")
 """librdkafka would print fatal errors. Its logs go here instead, and are shown if this logger is configured."""
 _SILENT.addHandler(logging.NullHandler())
@@ -133,7 +133,7 @@ class ConfluentProducer:
                     lambda: self._producer.send_offsets_to_transaction(asked, consumer.metadata, _SECONDS),
                 )
             except Hang as hang:
-                raise Trouble(str(hang), Remedy.RESTART) from None
+                raise ClientError(str(hang), Remedy.RESTART) from None
 
     def commit(self) -> None:
         with self._troubles():
@@ -153,7 +153,7 @@ class ConfluentProducer:
         try:
             yield
         except BufferError as full:
-            raise Trouble(str(full), Remedy.RETRY) from None
+            raise ClientError(str(full), Remedy.RETRY) from None
         except self._module.KafkaException as failure:
             error = failure.args[0]
             if error.txn_requires_abort():
@@ -162,7 +162,7 @@ class ConfluentProducer:
                 remedy = Remedy.RETRY
             else:
                 remedy = Remedy.RESTART
-            raise Trouble(f"{error.name()}: {error.str()}", remedy) from None
+            raise ClientError(f"{error.name()}: {error.str()}", remedy) from None
 
 
 class ConfluentConsumer:
@@ -170,13 +170,13 @@ class ConfluentConsumer:
         self.consumer = module.Consumer(dict(settings), logger=_SILENT)
         self._module = module
         self._on_assignment: OnAssignment = lambda _: None
-        self._news: set[Place] | None = None
+        self._new_assignment: set[Place] | None = None
         """An assignment that is not reported yet."""
         self._changes = 0
         self._kept: Received | None = None
         """A message that arrived after a rebalance, in a call that already had messages from before it."""
         self._at_end: set[Place] = set()
-        self._failure: Trouble | None = None
+        self._failure: ClientError | None = None
         """Why this consumer does not know where to continue."""
         self.metadata: Any = None
         """The membership at the last poll() that returned messages."""
@@ -191,7 +191,7 @@ class ConfluentConsumer:
             places = [(each.topic, each.partition) for each in partitions]
             self.consumer.assign(self._committed_positions(places))
             owned.update(places)
-            self._news = set(owned)
+            self._new_assignment = set(owned)
             self._changes += 1
 
         def revoked(_: Any, partitions: Any) -> None:
@@ -207,11 +207,11 @@ class ConfluentConsumer:
         deadline = monotonic() + _STABLE_S
         while places:
             try:
-                found = self.committed(places, _ASK_S)
+                found = self.committed(places, _LOOKUP_TIMEOUT_S)
                 return _partitions(self._module, {place: max(offset, 0) for place, offset in found.items()})
-            except Trouble as trouble:
+            except ClientError as error:
                 if monotonic() >= deadline:
-                    self._failure = Trouble(f"no position: {trouble}", Remedy.RESTART)
+                    self._failure = ClientError(f"no position: {error}", Remedy.RESTART)
                     break
                 threading.Event().wait(0.05)
         return []
@@ -262,9 +262,9 @@ class ConfluentConsumer:
         return self._at_end >= {place for place, end in ends.items() if end > 0}
 
     def _report(self) -> None:
-        news, self._news = self._news, None
-        if news is not None:
-            self._on_assignment(news)
+        assignment, self._new_assignment = self._new_assignment, None
+        if assignment is not None:
+            self._on_assignment(assignment)
 
     def seek(self, offsets: Mapping[Place, int]) -> None:
         with self._troubles():
@@ -283,7 +283,7 @@ class ConfluentConsumer:
             found = self.consumer.committed(asked, timeout=timeout_s)
         for each in found:
             if each.error is not None:
-                raise Trouble(each.error.str(), Remedy.RETRY)
+                raise ClientError(each.error.str(), Remedy.RETRY)
         return {(each.topic, each.partition): max(each.offset, -1) for each in found}
 
     def generation(self) -> int:
@@ -300,7 +300,7 @@ class ConfluentConsumer:
         except self._module.KafkaException as failure:
             error = failure.args[0]
             remedy = Remedy.RETRY if error.retriable() and not error.fatal() else Remedy.RESTART
-            raise Trouble(f"{error.name()}: {error.str()}", remedy) from None
+            raise ClientError(f"{error.name()}: {error.str()}", remedy) from None
 
 
 def _received(message: Any) -> Received:

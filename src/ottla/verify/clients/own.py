@@ -11,7 +11,7 @@ from ottla.client.transactions.errors import TransactionAbortable
 from ottla.errors import ErrorCode, KafkaError
 from ottla.types import TopicPartition
 from ottla.verify.clients import port
-from ottla.verify.clients.port import OnAssignment, OnDelivery, Place, Received, Remedy, Trouble
+from ottla.verify.clients.port import ClientError, OnAssignment, OnDelivery, Place, Received, Remedy
 
 _QUICK = {
     "reconnect.backoff.ms": "20",
@@ -183,10 +183,10 @@ def _troubles() -> Iterator[None]:
     try:
         yield
     except TransactionAbortable as error:
-        raise Trouble(_text(error), Remedy.ABORT) from None
+        raise ClientError(_text(error), Remedy.ABORT) from None
     except KafkaError as error:
         remedy = Remedy.RETRY if error.code == ErrorCode.REQUEST_TIMED_OUT else Remedy.RESTART
-        raise Trouble(_text(error), remedy) from None
+        raise ClientError(_text(error), remedy) from None
 
 
 def _text(error: Any) -> str:

@@ -27,7 +27,7 @@ class Remedy(enum.Enum):
     RESTART = "use a new client"
 
 
-class Trouble(Exception):
+class ClientError(Exception):
     """A call failed."""
 
     def __init__(self, text: str, remedy: Remedy) -> None:

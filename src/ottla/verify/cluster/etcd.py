@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import Self
 
 from ottla.clock import monotonic
@@ -66,9 +65,7 @@ class LocalEtcd:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

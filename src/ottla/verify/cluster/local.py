@@ -6,7 +6,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from ottla.broker.embedded.broker import EmbeddedBroker, joined_logs
@@ -54,7 +53,6 @@ class LocalCluster:
         self,
         brokers: int = 3,
         *,
-        settings: Mapping[str, str] | None = None,
         module: str = "ottla",
         environment: Mapping[str, str] | None = None,
         store_ports: Sequence[int] = (),
@@ -70,12 +68,7 @@ class LocalCluster:
         self._links = Links()
         ports = free_ports(brokers)
         try:
-            given = {
-                **QUICK,
-                **(settings or {}),
-                "listeners": "PLAINTEXT://127.0.0.1:0",
-                "log.dirs": str(self._home),
-            }
+            given = {**QUICK, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self._home)}
             proxies = [self._links.open(f"broker-{n}", port) for n, port in enumerate(ports)]
             self.bootstrap = ",".join(f"127.0.0.1:{port}" for port in proxies)
             for node_id, each in enumerate(settings_of_brokers(given, brokers)):
@@ -104,9 +97,7 @@ class LocalCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from ottla.verify.hangs import Hang, hang_of
 from ottla.verify.workers.recorder import Recorder
 
 FIRST_CALM_S = 1.0
-ASK_S = 0.1
+POLL_INTERVAL_S = 0.1
 RESTORE_LIMIT_S = 180.0
 """Healing takes longer only if something hangs: a broker may take a minute to stop, and a minute to start."""
 
@@ -95,7 +95,7 @@ class Nemesis:
         started = monotonic()
         self._expect(self._patience_s + episode.calm_s)
         while self._progress_since(healed_us) and monotonic() - started < self._patience_s:
-            if self._ending.wait(ASK_S):
+            if self._ending.wait(POLL_INTERVAL_S):
                 return
         idle = self._progress_since(healed_us)
         if idle:

@@ -1,6 +1,6 @@
 """Workload copier: a group that consumes, transforms and produces exactly once, in transactions."""
 
-from ottla.verify.clients.port import ConsumerPort, Place, ProducerPort, Received, Remedy, Trouble
+from ottla.verify.clients.port import ClientError, ConsumerPort, Place, ProducerPort, Received, Remedy
 from ottla.verify.history import COMMITTED, COPY, FAIL, OK, Operation, partition_name
 from ottla.verify.workers.list_append import POLL_S
 from ottla.verify.workers.recorder import number_of, reads
@@ -42,7 +42,7 @@ class Copier(Worker):
         self.session += 1
 
     def _copy(self, producer: ProducerPort, consumer: ConsumerPort, records: list[Received]) -> None:
-        """Raises Trouble if the outcome is unknown: then the position has to be looked up again, by a new instance."""
+        """Raises ClientError if the outcome is unknown: then a new instance has to look up the position again."""
         offsets = {(each.topic, each.partition): each.offset + 1 for each in records}
         operation = self.recorder.begin(
             Operation(
@@ -65,11 +65,11 @@ class Copier(Worker):
                 self.hang(STALL_S)
             producer.add_offsets(offsets, consumer)
             finish(self, producer, operation, is_commit=self.random.random() >= ABORT_SHARE)
-        except Trouble as trouble:
+        except ClientError as error:
             if operation.ended_us >= 0:
                 raise
-            end_aborted(self, producer, operation, str(trouble))
-            if trouble.remedy is not Remedy.ABORT:
+            end_aborted(self, producer, operation, str(error))
+            if error.remedy is not Remedy.ABORT:
                 raise
         if operation.outcome == FAIL:
             self.session += 1

@@ -1,6 +1,6 @@
 """Workload groups: members join and leave, and commit the records they received."""
 
-from ottla.verify.clients.port import ConsumerPort, Place, Trouble
+from ottla.verify.clients.port import ClientError, ConsumerPort, Place
 from ottla.verify.history import (
     ASSIGNED,
     COMMIT,
@@ -96,10 +96,10 @@ class Member(Worker):
         )
         try:
             consumer.commit(offsets)
-        except Trouble as trouble:
+        except ClientError as error:
             # A member that has lost its partitions gets an error; the next poll() rejoins.
-            self.recorder.end(operation, UNKNOWN, str(trouble))
-            self.note(trouble)
+            self.recorder.end(operation, UNKNOWN, str(error))
+            self.note(error)
         else:
             self.recorder.end(operation, OK)
 
@@ -109,9 +109,9 @@ def fetch_offsets(worker: Worker, consumer: ConsumerPort, places: set[Place], gr
     operation = worker.recorder.begin(Operation(worker.client, FETCH_OFFSETS, session=worker.session, group=group))
     try:
         found = consumer.committed(places)
-    except Trouble as trouble:
-        worker.recorder.end(operation, UNKNOWN, str(trouble))
-        worker.note(trouble)
+    except ClientError as error:
+        worker.recorder.end(operation, UNKNOWN, str(error))
+        worker.note(error)
         return
     operation.offsets = {partition_name(*place): offset for place, offset in found.items()}
     worker.recorder.end(operation, OK)

@@ -1,6 +1,6 @@
 """Workload list-append: idempotent producers, and consumers that read everything, assigned or subscribed."""
 
-from ottla.verify.clients.port import ConsumerPort, Place, ProducerPort, Trouble
+from ottla.verify.clients.port import ClientError, ConsumerPort, Place, ProducerPort
 from ottla.verify.history import OK, POLL, SEND, UNKNOWN, Operation, Sent, partition_name
 from ottla.verify.workers.recorder import reads
 from ottla.verify.workers.worker import Setup, Worker
@@ -57,9 +57,9 @@ class Sender(Worker):
 
         try:
             producer.send(self.topic, partition, b"%d" % value, delivered)
-        except Trouble as trouble:
+        except ClientError as error:
             # It may have been queued anyway.
-            self.recorder.end(operation, UNKNOWN, str(trouble))
+            self.recorder.end(operation, UNKNOWN, str(error))
             raise
 
 

@@ -1,6 +1,6 @@
 """Workload transactions: transactions that send to several partitions, read, commit offsets, and sometimes abort."""
 
-from ottla.verify.clients.port import ConsumerPort, Place, ProducerPort, Remedy, Trouble
+from ottla.verify.clients.port import ClientError, ConsumerPort, Place, ProducerPort, Remedy
 from ottla.verify.history import COMMITTED, FAIL, OK, TRANSACTION, UNKNOWN, Operation, Sent, partition_name
 from ottla.verify.workers.recorder import reads
 from ottla.verify.workers.worker import Setup, Worker
@@ -15,7 +15,7 @@ ZOMBIE_SHARE = 0.03
 
 
 def finish(worker: Worker, producer: ProducerPort, operation: Operation, *, is_commit: bool) -> None:
-    """Commits or aborts a transaction and records its outcome. Raises Trouble if the producer is unusable.
+    """Commits or aborts a transaction and records its outcome. Raises ClientError if the producer is unusable.
 
     Unless its commit was requested, the transaction certainly fails.
     """
@@ -27,17 +27,17 @@ def finish(worker: Worker, producer: ProducerPort, operation: Operation, *, is_c
     for attempt in range(1, COMMIT_ATTEMPTS + 1):
         try:
             producer.commit()
-        except Trouble as trouble:
-            if trouble.remedy is Remedy.ABORT:
+        except ClientError as error:
+            if error.remedy is Remedy.ABORT:
                 try:
                     producer.abort()
-                except Trouble as second:
-                    recorder.end(operation, UNKNOWN, f"{trouble}; {second}")
+                except ClientError as second:
+                    recorder.end(operation, UNKNOWN, f"{error}; {second}")
                     raise
-                recorder.end(operation, FAIL, str(trouble))
+                recorder.end(operation, FAIL, str(error))
                 return
-            if trouble.remedy is Remedy.RESTART or attempt == COMMIT_ATTEMPTS or worker.is_ending:
-                recorder.end(operation, UNKNOWN, str(trouble))
+            if error.remedy is Remedy.RESTART or attempt == COMMIT_ATTEMPTS or worker.is_ending:
+                recorder.end(operation, UNKNOWN, str(error))
                 raise
         else:
             recorder.end(operation, OK)
@@ -49,8 +49,8 @@ def end_aborted(worker: Worker, producer: ProducerPort, operation: Operation, wh
     operation.end_started_us = worker.recorder.now_us()
     try:
         producer.abort()
-    except Trouble as trouble:
-        worker.recorder.end(operation, FAIL, why or str(trouble))
+    except ClientError as error:
+        worker.recorder.end(operation, FAIL, why or str(error))
         raise
     worker.recorder.end(operation, FAIL, why)
 
@@ -74,8 +74,8 @@ class TransactionWorker(Worker):
             while is_alive():
                 try:
                     self._instance(consumer, reading)
-                except Trouble as trouble:
-                    self.note(trouble)
+                except ClientError as error:
+                    self.note(error)
         finally:
             consumer.close()
 
@@ -90,12 +90,12 @@ class TransactionWorker(Worker):
                 )
                 try:
                     self._transact(producer, consumer, operation)
-                except Trouble as trouble:
+                except ClientError as error:
                     if operation.ended_us >= 0:
                         raise
                     # The commit was not requested yet.
-                    end_aborted(self, producer, operation, str(trouble))
-                    if trouble.remedy is not Remedy.ABORT:
+                    end_aborted(self, producer, operation, str(error))
+                    if error.remedy is not Remedy.ABORT:
                         raise
                 self.pace()
                 if self.random.random() < CRASH_SHARE:
@@ -123,7 +123,7 @@ class TransactionWorker(Worker):
         if self.random.random() < CRASH_SHARE:
             # Leaves it open: the next instance, or the timeout, aborts it.
             self.recorder.end(operation, FAIL, "abandoned before the commit")
-            raise Trouble("abandoned", Remedy.RESTART)
+            raise ClientError("abandoned", Remedy.RESTART)
         is_commit = self.random.random() >= ABORT_SHARE
         if operation.sent and self.random.random() < ZOMBIE_SHARE:
             self._fence()

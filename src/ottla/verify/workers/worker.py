@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ottla.verify.clients.port import ClientLibrary, Trouble
+from ottla.verify.clients.port import ClientError, ClientLibrary
 from ottla.verify.workers.recorder import Recorder
 
 PAUSE_AFTER_TROUBLE_S = 0.1
@@ -36,7 +36,7 @@ class Worker(threading.Thread):
         self.random = random.Random(f"{setup.seed} {setup.name}")
         self.rate = setup.rate
         self.session = 0
-        self.troubles: list[str] = []
+        self.last_errors: list[str] = []
         """The latest errors, for reports."""
         self.crash: BaseException | None = None
         """A bug in this program, not in the cluster."""
@@ -66,8 +66,8 @@ class Worker(threading.Thread):
                 self.session += 1
                 try:
                     self.live()
-                except Trouble as trouble:
-                    self.note(trouble)
+                except ClientError as error:
+                    self.note(error)
                     self._ending.wait(PAUSE_AFTER_TROUBLE_S)
         except BaseException as error:  # reported by the run: its result for this workload is no longer reliable
             self.crash = error
@@ -75,8 +75,8 @@ class Worker(threading.Thread):
     def live(self) -> None:
         raise NotImplementedError
 
-    def note(self, trouble: Trouble) -> None:
-        self.troubles = [*self.troubles[-9:], str(trouble)]
+    def note(self, error: ClientError) -> None:
+        self.last_errors = [*self.last_errors[-9:], str(error)]
 
     def hang(self, seconds: float) -> None:
         """Does nothing for a while. Not at the end of a run, when only the cluster may cause delays."""

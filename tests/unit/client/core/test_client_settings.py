@@ -155,7 +155,8 @@ def test_a_reset_by_duration_is_parsed_as_in_java(written: str, milliseconds: in
 
 @pytest.mark.parametrize(
     "written", ["by_duration", "by_duration:", "by_duration:P", "by_duration:PT", "by_duration:1h", "by_duration:-PT1H",
-                "by_duration:PT-1H", "by_duration:P1Y", "by_duration:PT" + "9" * 400 + "H", "PT1H", "first"],
+                "by_duration:PT١H", "by_duration:PT-1H", "by_duration:P1Y",
+                "by_duration:PT" + "9" * 400 + "H", "PT1H", "first"],
 )  # fmt: skip
 def test_an_invalid_offset_reset_is_refused_with_the_valid_ones(written: str) -> None:
     with pytest.raises(ConfigError, match=r"auto\.offset\.reset: .*'earliest', 'latest', 'none' or .* 'by_duration:<"):

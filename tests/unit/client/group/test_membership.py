@@ -11,7 +11,7 @@ from ottla.client.core.cluster_view import ClusterView
 from ottla.client.core.coordinator_lookup import CoordinatorFinder
 from ottla.client.core.polling import Request
 from ottla.client.core.settings import ConsumerConfig, build
-from ottla.client.group.member_state import ALLOWED, MemberState
+from ottla.client.group.member_state import TRANSITIONS, MemberState
 from ottla.client.group.membership import Membership
 from ottla.client.group.protocol import join_request, read_assignment, read_subscriptions
 from ottla.errors import ErrorCode, KafkaError, OttlaError
@@ -133,14 +133,14 @@ class MemberWorld:
 
     def stable(self) -> "MemberWorld":
         """Goes through the first generation as the only member and leader."""
-        self.member.prepared([], self.now)
+        self.member.prepared([])
         self.find_coordinator()
         assert self.poll() == [ApiKey.JOIN_GROUP]
         self.answer_join()
         assert self.poll() == [ApiKey.SYNC_GROUP]
         _, message = self.sent[0]
         self.answer_sync(message.assignments[0].assignment)
-        self.member.taken(self.member.accept().partitions, has_revoked=False, now=self.now)
+        self.member.taken(self.member.accept().partitions, has_revoked=False)
         assert self.member.state is MemberState.STABLE
         return self
 
@@ -163,7 +163,7 @@ def test_a_member_finds_its_coordinator_joins_leads_and_is_assigned() -> None:
     world = MemberWorld()
     assert world.poll() == []
     assert world.state() is MemberState.PREPARING, "it waits for the user's poll()"
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     join = world.answer_join()
@@ -183,7 +183,7 @@ def test_a_member_finds_its_coordinator_joins_leads_and_is_assigned() -> None:
 def test_the_first_join_returns_only_a_member_id() -> None:
     """Spec: B3. The second join follows at once with that id (KIP-394)."""
     world = MemberWorld()
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     refused = JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="me-1")
@@ -202,7 +202,7 @@ def test_heartbeats_are_sent_at_their_interval_and_not_while_joining() -> None:
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert world.state() is MemberState.PREPARING
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)  # heartbeats continue while the user revokes partitions
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     assert world.poll() == [ApiKey.JOIN_GROUP]
     world.now += 10_000
     assert world.poll() == [], "a member that waits in JoinGroup counts as alive"
@@ -243,7 +243,7 @@ def test_a_member_survives_a_coordinator_change() -> None:
 def test_a_lost_connection_during_a_join_keeps_the_member_id() -> None:
     world = MemberWorld().stable()
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.poll()
     world.fail(ApiKey.JOIN_GROUP)
     world.now += 200
@@ -255,7 +255,7 @@ def test_a_lost_connection_during_a_join_keeps_the_member_id() -> None:
 @pytest.mark.parametrize("error", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR])
 def test_a_late_sync_rejoins(error: ErrorCode) -> None:
     world = MemberWorld()
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     world.answer_join()
@@ -266,7 +266,7 @@ def test_a_late_sync_rejoins(error: ErrorCode) -> None:
 
 def test_a_response_from_before_leaving_is_ignored() -> None:
     world = MemberWorld()
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     world.member.depart()
@@ -281,7 +281,7 @@ def test_a_heartbeat_response_during_a_join_is_ignored() -> None:
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     world.now += world.config.heartbeat_interval_ms
     assert world.poll() == [ApiKey.HEARTBEAT]
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     assert world.poll() == [ApiKey.JOIN_GROUP]
     world.answer(ApiKey.HEARTBEAT, HeartbeatResponse(error_code=ErrorCode.ILLEGAL_GENERATION))
     assert world.state() is MemberState.JOINING
@@ -302,7 +302,7 @@ def test_a_member_that_stops_polling_leaves_the_group_and_loses_its_partitions()
     assert leave.members[0].member_id == "me"
     assert world.state() is MemberState.LOST
     assert world.poll() == []
-    world.member.enter_poll(world.now)
+    world.member.enter_poll()
     world.member.given_up()
     assert world.poll() == [ApiKey.JOIN_GROUP]
     assert world.sent[0][1].member_id == ""
@@ -310,7 +310,7 @@ def test_a_member_that_stops_polling_leaves_the_group_and_loses_its_partitions()
 
 def test_a_member_blocked_in_poll_is_not_idle() -> None:
     world = MemberWorld(max_poll_interval_ms=10_000).stable()
-    world.member.enter_poll(world.now)
+    world.member.enter_poll()
     world.now += 60_000
     assert world.poll() == [ApiKey.HEARTBEAT]
 
@@ -333,13 +333,13 @@ def test_a_rejoin_requested_while_joining_follows_the_current_rebalance_once() -
         world.answer_join(generation=generation)
         assert world.poll() == [ApiKey.SYNC_GROUP]
         world.answer_sync(world.sent[0][1].assignments[0].assignment)
-        world.member.taken(world.member.accept().partitions, has_revoked=False, now=world.now)
+        world.member.taken(world.member.accept().partitions, has_revoked=False)
 
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     complete(1)
     assert world.state() is MemberState.PREPARING
-    world.member.prepared([P0, P1, P2], world.now)
+    world.member.prepared([P0, P1, P2])
     complete(2)
     assert world.state() is MemberState.STABLE
 
@@ -385,7 +385,7 @@ def test_a_member_that_changes_its_subscription_rejoins() -> None:
 
 def test_the_leader_waits_for_the_metadata_of_all_members_topics() -> None:
     world = MemberWorld()
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     world.answer_join(members={"me": Subscription(["t"]), "other": Subscription(["u"])})
@@ -402,7 +402,7 @@ def test_a_cooperative_member_keeps_its_partitions_and_reports_them() -> None:
     world = MemberWorld("cooperative-sticky").stable()
     assert world.member.is_cooperative
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
-    world.member.prepared(world.member.owned, world.now)
+    world.member.prepared(world.member.owned)
     world.poll()
     (protocol,) = world.sent[0][1].protocols
     member = JoinGroupResponse.JoinGroupResponseMember(member_id="me", metadata=protocol.metadata)
@@ -414,7 +414,7 @@ def test_a_cooperative_member_keeps_its_partitions_and_reports_them() -> None:
     mine = next(a.assignment for a in world.sent[0][1].assignments if a.member_id == "me")
     assert len(read_assignment(mine).partitions) == 2
     world.answer_sync(mine)
-    world.member.taken(world.member.accept().partitions, has_revoked=True, now=world.now)
+    world.member.taken(world.member.accept().partitions, has_revoked=True)
     assert world.state() is MemberState.PREPARING, "so that the third partition goes to the other one"
 
 
@@ -427,7 +427,7 @@ class Broken(Assignor):
 
 def test_a_failing_assignor_raises_in_poll_and_is_retried_with_the_next_one() -> None:
     world = MemberWorld(Broken)
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     world.answer_join()
@@ -449,7 +449,7 @@ def test_a_failing_assignor_raises_in_poll_and_is_retried_with_the_next_one() ->
 )
 def test_a_non_retriable_join_error_is_raised_to_the_user(error: ErrorCode) -> None:
     world = MemberWorld()
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     world.answer_join(error=error)
@@ -474,13 +474,13 @@ def test_a_member_is_settled_when_its_assignment_is_complete(strategy: str) -> N
     assert world.stable().member.is_settled
     world.heartbeat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert not world.member.is_settled
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     assert world.poll() == [ApiKey.JOIN_GROUP]
     world.answer_join(generation=2, leader="other")
     assert world.poll() == [ApiKey.SYNC_GROUP]
     world.answer_sync()
     world.member.accept()
-    world.member.taken([], has_revoked=False, now=world.now)
+    world.member.taken([], has_revoked=False)
     # Cooperative members get nothing at first, until others have revoked something.
     assert world.member.is_settled == (strategy == "range")
     world.heartbeat()
@@ -488,14 +488,14 @@ def test_a_member_is_settled_when_its_assignment_is_complete(strategy: str) -> N
 
 
 def test_the_state_table_is_complete() -> None:
-    assert ALLOWED.keys() == set(MemberState)
-    assert not ALLOWED[MemberState.FENCED]
+    assert TRANSITIONS.keys() == set(MemberState)
+    assert not TRANSITIONS[MemberState.FENCED]
 
 
 def test_an_invalid_topic_name_of_another_member_does_not_block_the_group() -> None:
     """Its metadata cannot be requested, so the leader would rejoin endlessly, and the others with it."""
     world = MemberWorld()
-    world.member.prepared([], world.now)
+    world.member.prepared([])
     world.find_coordinator()
     world.poll()
     world.answer_join(members={"me": Subscription(["t"]), "other": Subscription(["", "t"])})

@@ -8,7 +8,7 @@ import pytest
 
 from ottla.client.producer.accumulator import ProducerBatch
 from ottla.client.producer.idempotence import Idempotence
-from ottla.client.producer.sender import DOUBTFUL
+from ottla.client.producer.sender import MAYBE_APPENDED
 from ottla.client.producer.speedups import Delivery
 from ottla.errors import ErrorCode, KafkaError
 from ottla.protocol.api import ApiKey
@@ -460,7 +460,7 @@ def test_random_failures_neither_lose_nor_duplicate_nor_reorder_acknowledged_rec
             error = delivery.exception()
             if error is None:
                 assert log[stored_offset(delivery)] == value
-            elif error.code not in DOUBTFUL and error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            elif error.code not in MAYBE_APPENDED and error.code != ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
                 assert value not in log, f"{value} failed for certain with {error} and is stored"
         order = {value: i for i, (value, _) in enumerate(sent)}
         places = [order[value] for value in log]
