@@ -159,7 +159,7 @@ class InSyncChanges:
                 delay_ms = self._delay_ms(replica)
                 self._not_before[replica] = self._manager.monotonic() + delay_ms
                 # An idle follower does not fetch this partition again.
-                asyncio.get_running_loop().call_later(delay_ms / 1000, self.consider, replica)
+                asyncio.get_running_loop().call_later(delay_ms / 1000, self._end_back_off, replica)
                 log.info("partition %s: in-sync set not changed: %s", replica.topic_partition, code.name)
                 self._manager.advance(replica)
                 return
@@ -168,6 +168,11 @@ class InSyncChanges:
             if (replica.leader_epoch, replica.partition_epoch) != (change.leader_epoch, change.partition_epoch):
                 self._settled(replica, before)
                 return
+
+    def _end_back_off(self, replica: Replica) -> None:
+        # The timer decides, not the clock, which may still be a millisecond behind: there is no other retry.
+        self._not_before.pop(replica, None)
+        self.consider(replica)
 
     def _settled(self, replica: Replica, before: frozenset[int]) -> None:
         """An image with the next state of the partition has arrived."""

@@ -132,6 +132,15 @@ def test_a_rejected_proposal_is_repeated_later(cluster: Cluster) -> None:
     assert len(cluster.proposals) == 3
 
 
+def test_a_rejected_proposal_is_repeated_however_the_clock_rounds(cluster: Cluster) -> None:
+    """The timer may fire a fraction of a millisecond before the back-off ends. An idle follower sets no other."""
+    cluster.world.topic("orders", replicas=(0, 1), isr=(0,))
+    cluster.answers = [ErrorCode.INELIGIBLE_REPLICA] * 300
+    cluster.fetches(1, 0)
+    cluster.world.wait(300 * 6_000)
+    assert cluster.isr == {0, 1}
+
+
 @pytest.mark.parametrize("code", [ErrorCode.NOT_CONTROLLER, ErrorCode.KAFKA_STORAGE_ERROR])
 def test_after_an_unknown_outcome_the_joiner_counts_and_the_proposal_is_repeated(
     cluster: Cluster, code: ErrorCode
