@@ -98,6 +98,9 @@ class MetadataFollower:
         self._stop_watching: Callable[[], None] = lambda: None
         self._is_publishing = False
         """Whether each new image is published; False while joining."""
+        self._read_session = 0
+        """The session in which everything that is stored was read; 0 before the first. In a later one, the image may be
+        outdated although the versions of keys match: those of a key that was deleted and created again start over."""
         self._joined_session = 0
         """The session in which this broker is registered and has applied an image; 0 before the first."""
         self._is_report_due = False
@@ -279,20 +282,24 @@ class MetadataFollower:
         self._duties_due.set()
 
     async def _read_all(self) -> None:
-        entries = await self._store.scan("/")
-        try:
-            _check_not_migrated(entries)
-            stored = {entry.key for entry in entries}
-            gone = [Change(key, None, 0) for key in self._versions if key not in stored]
-            found = [Change(entry.key, entry, entry.modified) for entry in entries]
-            # A broker that cannot read an entry does not start. One that runs keeps the value it has, also when it
-            # joins again: otherwise one bad entry would stop all brokers when their sessions expire.
-            self._apply([*gone, *found], is_strict=self._state is FollowerState.NEW)
-        except records.RecordError as error:
-            raise OttlaError(
-                f"cannot read the stored metadata: {error}",
-                "Use the Ottla version that wrote it, or restore the metadata from a backup.",
-            ) from error
+        # Requests wait, and are decided from what is read here.
+        async with self._lock:
+            session_id = self._store.session_id
+            entries = await self._store.scan("/")
+            try:
+                _check_not_migrated(entries)
+                stored = {entry.key for entry in entries}
+                gone = [Change(key, None, 0) for key in self._versions if key not in stored]
+                found = [Change(entry.key, entry, entry.modified) for entry in entries]
+                # A broker that cannot read an entry does not start. One that runs keeps the value it has, also when it
+                # joins again: otherwise one bad entry would stop all brokers when their sessions expire.
+                self._apply([*gone, *found], is_strict=self._state is FollowerState.NEW)
+            except records.RecordError as error:
+                raise OttlaError(
+                    f"cannot read the stored metadata: {error}",
+                    "Use the Ottla version that wrote it, or restore the metadata from a backup.",
+                ) from error
+            self._read_session = session_id
 
     async def _register(self) -> None:
         joining = self._joining
@@ -441,6 +448,8 @@ class MetadataFollower:
     async def _decide_and_commit(self, decide: Decide[R], commit: Callable[[list[Operation]], Awaitable[None]]) -> R:
         async with self._lock:
             for attempt in range(MAX_ATTEMPTS):
+                if self._store.session_id not in (0, self._read_session):
+                    raise cannot_commit(SessionExpired())
                 decision = decide(self._image)
                 if not decision.changes:
                     return decision.reply

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from ottla.errors import ErrorCode, KafkaError, OttlaError
 from ottla.metadata import records
+from ottla.metadata.changes.config_changes import ConfigChange, ResourceChange
 from ottla.metadata.changes.topic_changes import NewTopic, TopicReference
 from ottla.metadata.follower import MetadataFollower
 from ottla.metadata.image import ClusterImage
 from ottla.metadata.store import Create, Entry, MetadataStore, Operation, Set, StoreUnavailable
+from ottla.protocol.wire_values import ConfigOperation, ConfigResourceType
 from ottla.testing.memory_store import MemoryStore, MemoryTree
 from ottla.types import TopicPartition
 from tests.support.worlds.follower_world import BrokersWorld as World
@@ -217,12 +220,62 @@ def test_requests_are_not_decided_from_an_empty_image_while_a_broker_rejoins(tre
         store.asked["scan"].clear()
         tree.expire(store)
         await store.asked["scan"].wait()
-        (created,) = await ann.changes.create_topics([NewTopic("t")])
-        assert created.error == ErrorCode.TOPIC_ALREADY_EXISTS
-        (deleted,) = await ann.changes.delete_topics([TopicReference("t")])
-        assert deleted.error == NONE
+        creating = asyncio.ensure_future(ann.changes.create_topics([NewTopic("t")]))
+        deleting = asyncio.ensure_future(ann.changes.delete_topics([TopicReference("t")]))
         store.answers["scan"].set()
+        assert [each.error for each in await creating] == [ErrorCode.TOPIC_ALREADY_EXISTS]
+        assert [each.error for each in await deleting] == [NONE]
         await until(ann, lambda image: "t" not in image.topics and set(image.brokers) == {0, 1})
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("is_reading", [True, False])
+def test_requests_are_not_decided_from_an_image_older_than_the_session(
+    tree: MemoryTree, monkeypatch: pytest.MonkeyPatch, is_reading: bool
+) -> None:
+    """A topic that was deleted and created again has the versions of the old one, so a commit would succeed."""
+    world = World(lambda: PausingStore(tree))
+    change = ResourceChange(ConfigResourceType.TOPIC, "t", [ConfigChange("segment.ms", "100000", ConfigOperation.SET)])
+
+    async def story() -> None:
+        ann, bob = await two_brokers(world)
+        store = world.stores[0]
+        assert isinstance(store, PausingStore)
+        tree.stores.pop(store.session_id)  # its watch does not get the deletion
+        await bob.changes.delete_topics([TopicReference("t")])
+        again = NewTopic("t", assignments=[(0, (1,))], configs=[("cleanup.policy", "compact")])
+        await bob.changes.create_topics([again])
+        store.answers["scan"].clear()
+        store.asked["scan"].clear()
+        altering: list[asyncio.Future[Any]] = []
+
+        def alter() -> None:
+            altering.append(asyncio.ensure_future(ann.changes.incremental_alter_configs([change])))
+
+        if not is_reading:
+            # The session has begun, and nothing has been read in it yet.
+            start = store.start
+
+            async def start_and_alter() -> None:
+                await start()
+                alter()
+                await asyncio.sleep(0)
+
+            monkeypatch.setattr(store, "start", start_and_alter)
+        tree.expire(store)
+        await store.asked["scan"].wait()
+        if is_reading:
+            alter()
+        store.answers["scan"].set()
+        (outcome,) = await asyncio.gather(*altering, return_exceptions=True)
+        if isinstance(outcome, BaseException):
+            assert isinstance(outcome, KafkaError)
+            assert outcome.code == ErrorCode.NOT_CONTROLLER
+            assert outcome.retriable
+        await until(ann, lambda image: image.topics["t"] == bob.image.topics["t"])
+        configs = bob.image.topics["t"].configs
+        assert dict(configs) == {"cleanup.policy": "compact"} | ({"segment.ms": "100000"} if is_reading else {})
 
     world.run(story)
 
