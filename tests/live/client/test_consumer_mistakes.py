@@ -152,9 +152,9 @@ def test_an_error_while_looking_up_a_position_is_raised_until_it_is_gone() -> No
     assert state.reset_to is not None
     refused = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "t")
     for _ in range(3):
-        world.positions._failed(state, refused, 0)
+        world.positions._failed(TopicPartition("t", 0), state, refused, 0)
     assert world.positions.errors == [refused], "only once until it has been raised"
-    world.positions.errors.clear()
+    assert world.positions.take_error() is refused
     state.retry_at = 0
     world.exchange(10)
     assert world.take() == ["a"]

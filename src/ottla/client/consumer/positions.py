@@ -167,7 +167,7 @@ class Positions:
         self.errors: list[Exception] = []
         """Errors for the consumer's poll() to raise."""
         self._reported: dict[TopicPartition, Exception] = {}
-        """The last error about the position in each partition. It may have been raised already."""
+        """Those of `errors` that are about the position in one partition."""
         self.pinned_topics: frozenset[str] = frozenset()
         """Subscribed topics: their metadata is kept even while none of their partitions is assigned."""
         self._config = config
@@ -224,6 +224,15 @@ class Positions:
         self.errors.append(error)
         self._reported[partition] = error
 
+    def take_error(self) -> Exception:
+        """The next error to raise."""
+        error = self.errors.pop(0)
+        for partition, reported in self._reported.items():
+            if reported is error:
+                del self._reported[partition]
+                break
+        return error
+
     def clear_errors(self, partitions: Collection[TopicPartition]) -> None:
         """Drops errors about the positions in these partitions, which have other positions now.
 
@@ -266,7 +275,7 @@ class Positions:
                 self._view.request_update()
                 error = self._view.topic_errors.get(partition.topic)
                 if error is not None and not error.retriable:
-                    self._failed(state, topic_failure(error, partition.topic), now)
+                    self._failed(partition, state, topic_failure(error, partition.topic), now)
                 poll.wake_by(max(state.retry_at, now + self._backoff.initial_ms))
                 continue
             state.fetch_state = FetchState.RESETTING
@@ -296,7 +305,9 @@ class Positions:
                 if state is None:
                     continue
                 if error != ErrorCode.NONE:
-                    self._failed(state, KafkaError(error, f"looking up the initial position of {partition}"), now)
+                    self._failed(
+                        partition, state, KafkaError(error, f"looking up the initial position of {partition}"), now
+                    )
                 elif found is None and state.reset_to == BY_DURATION:
                     state.await_reset(LATEST)  # all records are older
                 else:
@@ -305,13 +316,13 @@ class Positions:
                 state = self._current(partition, seek_ids)
                 if state is not None and state.fetch_state is FetchState.RESETTING:
                     detail = f"the broker's response to ListOffsets does not include {partition}"
-                    self._failed(state, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail), now)
+                    self._failed(partition, state, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, detail), now)
 
         def on_failure(error: KafkaError, now: int) -> None:
             for partition in wanted:
                 state = self._current(partition, seek_ids)
                 if state is not None:
-                    self._failed(state, error, now)
+                    self._failed(partition, state, error, now)
 
         return Request(node_id, ApiKey.LIST_OFFSETS, build, on_response, on_failure)
 
@@ -319,12 +330,12 @@ class Positions:
         state = self.states.get(partition)
         return state if state is not None and state.seek_id == seek_ids.get(partition) else None
 
-    def _failed(self, state: PartitionState, error: KafkaError, now: int) -> None:
+    def _failed(self, partition: TopicPartition, state: PartitionState, error: KafkaError, now: int) -> None:
         """Retries later. A non-retriable error is also raised to the user, again and again while it lasts."""
         if state.fetch_state is FetchState.RESETTING:
             state.fetch_state = FetchState.AWAIT_RESET
         if not error.retriable and not self.errors:
-            self.errors.append(error)
+            self.report(partition, error)
         if error.code in REFRESHING:
             self._view.request_update()
         state.failures += 1

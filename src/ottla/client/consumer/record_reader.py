@@ -227,6 +227,6 @@ class RecordReader:
             self._is_woken = False
             raise WakeupError()
         if self._positions.errors:
-            raise self._positions.errors.pop(0)
+            raise self._positions.take_error()
         if self.group is not None:
             self.group.raise_errors()

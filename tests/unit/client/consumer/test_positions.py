@@ -209,6 +209,17 @@ def test_an_unassigned_partition_has_no_state() -> None:
         positions.state(B)
 
 
+def test_an_error_about_one_position_is_dropped_when_the_partition_gets_another() -> None:
+    positions, _ = consumer(A, B)
+    gone, other = (KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name) for name in ("of A", "of B"))
+    positions.report(A, gone)
+    positions.report(B, other)
+    positions.clear_errors({A})
+    assert positions.take_error() is other
+    positions.report(B, gone)
+    assert positions.errors == [gone], "one that was raised is not kept"
+
+
 def test_a_held_partition_is_not_looked_up_and_its_missing_offset_is_forgotten() -> None:
     positions, _ = consumer(A, B)
     other = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "stays")
