@@ -157,9 +157,9 @@ class InSyncChanges:
                 self.rejections += 1
                 replica.proposal_rejected()
                 delay_ms = self._delay_ms(replica)
-                self._not_before[replica] = self._manager.monotonic() + delay_ms
+                self._not_before[replica] = end_ms = self._manager.monotonic() + delay_ms
                 # An idle follower does not fetch this partition again.
-                asyncio.get_running_loop().call_later(delay_ms / 1000, self._end_back_off, replica)
+                asyncio.get_running_loop().call_later(delay_ms / 1000, self._end_back_off, replica, end_ms)
                 log.info("partition %s: in-sync set not changed: %s", replica.topic_partition, code.name)
                 self._manager.advance(replica)
                 return
@@ -169,9 +169,10 @@ class InSyncChanges:
                 self._settled(replica, before)
                 return
 
-    def _end_back_off(self, replica: Replica) -> None:
+    def _end_back_off(self, replica: Replica, end_ms: int) -> None:
         # The timer decides, not the clock, which may still be a millisecond behind: there is no other retry.
-        self._not_before.pop(replica, None)
+        if self._not_before.get(replica) == end_ms:
+            del self._not_before[replica]
         self.consider(replica)
 
     def _settled(self, replica: Replica, before: frozenset[int]) -> None:

@@ -11,21 +11,23 @@ UNAVAILABLE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NETWORK_EXCEPTIO
 
 @contextmanager
 def explained(bootstrap: str = "") -> Iterator[None]:
-    """Wraps code that Spark calls in its workers: a user's mistake is shown as one line, other errors unchanged.
-
-    Spark prints the traceback and then the text of an exception. It ends the worker afterwards, so hiding the traceback
-    affects only this exception.
-    """
+    """Wraps code that Spark calls in its workers: a user's mistake is shown as one line, other errors unchanged."""
     try:
         yield
     except OttlaError as error:
-        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        hide_traceback()
         if isinstance(error, ExplainedError):  # including errors of the sink, whose class the supervisor has to see
             raise
         raise (BrokersUnavailable if is_unavailable(error) else ExplainedError)(
             *message_and_hint(error, bootstrap)
         ) from None
+
+
+def hide_traceback() -> None:
+    """In a worker, Spark prints the traceback and then the text of an exception. It ends the worker afterwards, so this
+    affects only one exception."""
+    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
 
 
 def is_unavailable(error: OttlaError) -> bool:

@@ -11,7 +11,7 @@ import typer
 
 from ottla.checks import unsigned_from_text
 from ottla.cli.consume.formatters import FORMATTERS, Formatter, check_formatter, make_formatter
-from ottla.cli.consume.group_reading import GroupReading, reset_of
+from ottla.cli.consume.group_reading import POLL_MS, GroupReading, reset_of
 from ottla.cli.output import CommandError, bytes_json, bytes_text, print_error, safe_text, time_text
 from ottla.cli.session import (
     DEFAULT_BOOTSTRAP,
@@ -31,7 +31,6 @@ from ottla.errors import OttlaError
 from ottla.protocol.primitives import ProtocolError
 from ottla.types import INT64_MAX, INTERNAL_TOPICS, TopicPartition
 
-POLL_MS = 500
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers")
 Format = Callable[[ConsumerRecord], str | None]
 """Formats a record; None to skip it."""

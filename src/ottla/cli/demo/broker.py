@@ -22,7 +22,8 @@ from ottla.errors import OttlaError
 from ottla.net.event_loop import new_event_loop
 
 if TYPE_CHECKING:
-    from ottla.cli.demo.cluster import DemoCluster, Say
+    from ottla.cli.demo.cluster import DemoCluster
+    from ottla.cli.demo.view import Say
 
 PARTITIONS = 3
 PROBES = 300

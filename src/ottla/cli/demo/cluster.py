@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.embedded.cluster import EmbeddedCluster
 from ottla.child_process import memory_of
@@ -15,22 +15,19 @@ from ottla.client.blocking import Admin
 from ottla.clock import monotonic
 from ottla.errors import KafkaError, OttlaError
 
+if TYPE_CHECKING:
+    from ottla.cli.demo.view import Say
+
 KILL_AT, RESTART_AT = 0.2, 0.6
 """The fractions of the work after which the broker is killed and restarted."""
 ELECTION_TIMEOUT_S = 30.0
 POLL_S = 0.01
 
 
-class Say(Protocol):
-    """Prints an event."""
-
-    def __call__(self, text: str, style: str = "default", /) -> None: ...
-
-
 class DemoCluster:
     """Kills a broker and restarts it as the work proceeds."""
 
-    def __init__(self, cluster: EmbeddedCluster, say: Say) -> None:
+    def __init__(self, cluster: EmbeddedCluster, say: "Say") -> None:
         self.bootstrap = cluster.bootstrap
         self._cluster = cluster
         self._say = say
@@ -109,7 +106,7 @@ def _leaders(admin: Admin, topics: Sequence[str]) -> list[int]:
 
 @contextlib.contextmanager
 def demo_cluster(
-    brokers: int, data: os.PathLike[str] | None, settings: dict[str, str], say: Say
+    brokers: int, data: os.PathLike[str] | None, settings: dict[str, str], say: "Say"
 ) -> Iterator[DemoCluster]:
     """A cluster for the duration of the demo."""
     if brokers < 3:

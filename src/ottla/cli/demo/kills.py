@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ottla.checks import unsigned_from_text
 from ottla.cli.demo.shop import ENRICHED, PLAIN
@@ -17,15 +17,12 @@ from ottla.clock import monotonic
 from ottla.errors import KafkaError
 from ottla.types import TopicPartition
 
+if TYPE_CHECKING:
+    from ottla.cli.demo.view import Say
+
 HELD_S = 60.0
 """How long to wait until one task of each output is held. Tasks on other machines cannot be held."""
 BROKER_DOWN_S = 1.0
-
-
-class Say(Protocol):
-    """Prints an event."""
-
-    def __call__(self, text: str, style: str = "default", /) -> None: ...
 
 
 class Hold:
@@ -142,7 +139,7 @@ class Kill:
 class Kills:
     """Performs the kills in order: the first after the first batch, each next one after the recovery from the last."""
 
-    def __init__(self, kills: list[Kill], hold: Hold, watch: Watch, say: Say) -> None:
+    def __init__(self, kills: list[Kill], hold: Hold, watch: Watch, say: "Say") -> None:
         self.kills = kills
         self._hold = hold
         self._watch = watch

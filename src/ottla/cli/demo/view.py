@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -13,6 +13,12 @@ from ottla.clock import monotonic
 
 SILENT_S = 2.5
 """In a pipe: after this time without an event, a line shows what the demo is waiting for."""
+
+
+class Say(Protocol):
+    """Prints an event."""
+
+    def __call__(self, text: str, style: str = "default", /) -> None: ...
 
 
 class DemoView:

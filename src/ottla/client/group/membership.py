@@ -37,6 +37,7 @@ log = logging.getLogger("ottla.client")
 
 REBALANCE_LANE = "rebalance"
 """JoinGroup and SyncGroup are answered when all members have joined, so they use a separate connection."""
+OTHER_PROTOCOL_HINT = "Do members of another client library use this group id? Give them a group id of their own."
 METADATA_TIMEOUT_MS = 5_000
 """How long a leader waits for the metadata of the group's topics before it assigns without the missing ones."""
 
@@ -312,7 +313,8 @@ class Membership:
         try:
             self._subscriptions = read_subscriptions(response.members)
         except ProtocolError as error:
-            self._user_error(OttlaError(f"the subscription of a member cannot be decoded: {error}"), now)
+            problem = f"the subscription of a member of group {self._config.group_id} cannot be decoded: {error}"
+            self._user_error(OttlaError(problem, OTHER_PROTOCOL_HINT), now)
             return
         self._pin(now)
 
@@ -367,7 +369,8 @@ class Membership:
         try:
             self.assignment = read_assignment(response.assignment)
         except ProtocolError as error:
-            self._user_error(OttlaError(f"the assignment from the group's leader cannot be decoded: {error}"), now)
+            problem = f"the assignment from the leader of group {self._config.group_id} cannot be decoded: {error}"
+            self._user_error(OttlaError(problem, OTHER_PROTOCOL_HINT), now)
             return
         self._heartbeat_at = now + self._config.heartbeat_interval_ms
         self._move(MemberState.ASSIGNED)

@@ -10,6 +10,7 @@ from ottla.pipeline.definition.options import sink_options, source_options
 from ottla.pipeline.definition.problems import PipelineError, Problem
 from ottla.pipeline.definition.python_file import carry_to_workers
 from ottla.pipeline.running.bad_records import bad_column, is_bad, parsed, parsed_value, reason
+from ottla.pipeline.running.progress import ROWS_BAD, ROWS_OUT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-ROWS_OUT, ROWS_BAD = "ottla_out", "ottla_bad_"
-"""The names of the counts that Spark reports with each batch."""
 RECORD_COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 NO_TABLE = "TABLE_OR_VIEW_NOT_FOUND"
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "headers", "timestamp")

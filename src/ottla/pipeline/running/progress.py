@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-OUT, BAD = "ottla_out", "ottla_bad_"
+ROWS_OUT, ROWS_BAD = "ottla_out", "ottla_bad_"
+"""The names of the counts that Spark reports with each batch."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,12 @@ def batch_of(query: str, report: Mapping[str, Any]) -> Batch:
         query=query,
         batch_id=int(report["batchId"]),
         rows_in=int(report.get("numInputRows") or 0),
-        rows_out=counts.get(OUT),
+        rows_out=counts.get(ROWS_OUT),
         duration_ms=duration_ms,
         ended_ms=started_ms + duration_ms,
-        bad={name.removeprefix(BAD): count for name, count in counts.items() if name.startswith(BAD) and count},
+        bad={
+            name.removeprefix(ROWS_BAD): count for name, count in counts.items() if name.startswith(ROWS_BAD) and count
+        },
         positions=positions,
         watermark=(report.get("eventTime") or {}).get("watermark"),
         state_rows=sum(int(state.get("numRowsTotal") or 0) for state in states) if states else None,

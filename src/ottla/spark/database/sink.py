@@ -6,7 +6,6 @@ ottla/spark/sink/states.py.
 """
 
 import contextlib
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from ottla.spark.database import ledger
 from ottla.spark.database.connections import Database, connect
 from ottla.spark.database.options import DatabaseOptions
 from ottla.spark.database.rows import rows_of
+from ottla.spark.explaining import hide_traceback
 from ottla.spark.sink.checkpoints import source_positions
 from ottla.spark.sink.states import BatchState, combined, move
 from ottla.spark.workers import BATCH_ID, QUERY_ID, QuickAck, freeze_loaded_objects
@@ -48,12 +48,12 @@ class DatabaseDataSource(QuickAck, DataSource):
         return "ottla-database"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        with explained():
+        with without_traceback():
             options = DatabaseOptions.parse(self.options)
             return BatchDatabaseWriter(options, schema, overwrite, prepared(options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        with explained():
+        with without_traceback():
             options = DatabaseOptions.parse(self.options)
             if options.sink_id is not None:
                 raise ConfigError(
@@ -97,7 +97,7 @@ class StreamDatabaseWriter(QuickAck, DataSourceStreamArrowWriter):
         sink, batch_id = context.getLocalProperty(QUERY_ID), int(context.getLocalProperty(BATCH_ID) or 0)
         assert sink is not None
         attempt = f"{batch_id}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex}"
-        with explained(), contextlib.closing(connect(self.options)) as database:
+        with without_traceback(), contextlib.closing(connect(self.options)) as database:
             if not self._may_write(database, sink, batch_id, context.partitionId()):
                 return Staged(sink, batch_id, attempt, move(BatchState.STARTED, BatchState.SETTLED), 0)
             state, rows = write_rows(database, self, iterator, sink, batch_id, attempt)
@@ -122,7 +122,7 @@ class StreamDatabaseWriter(QuickAck, DataSourceStreamArrowWriter):
             return
         sink = staged[0].sink
         positions = source_positions(self.options.checkpoint_location, batchId)
-        with explained(), contextlib.closing(connect(self.options)) as database:
+        with without_traceback(), contextlib.closing(connect(self.options)) as database:
             if self.options.delivery == Guarantee.EXACTLY_ONCE:
                 ledger.move(
                     database,
@@ -169,7 +169,7 @@ class BatchDatabaseWriter(QuickAck, DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         attempt = f"{self.batch_id}-{context.partitionId():06d}-{context.attemptNumber()}-{uuid.uuid4().hex}"
-        with explained(), contextlib.closing(connect(self.options)) as database:
+        with without_traceback(), contextlib.closing(connect(self.options)) as database:
             state, rows = write_rows(database, self, iterator, self.job, self.batch_id, attempt)
         return Staged(self.job, self.batch_id, attempt, state, rows)
 
@@ -178,7 +178,7 @@ class BatchDatabaseWriter(QuickAck, DataSourceArrowWriter):
             return
         staged = staged_in(messages)
         attempts = {message.attempt: message.rows for message in staged}
-        with explained(), contextlib.closing(connect(self.options)) as database:
+        with without_traceback(), contextlib.closing(connect(self.options)) as database:
             if self.options.sink_id is None:
                 ledger.move_job(database, self.target, self.job, attempts, replace=self.overwrite)
             else:
@@ -228,7 +228,7 @@ def staged_in(messages: "Sequence[WriterCommitMessage | None]") -> list[Staged]:
 def forget(options: DatabaseOptions, target: ledger.Target, messages: "Sequence[WriterCommitMessage | None]") -> None:
     tokens = [message.attempt for message in staged_in(messages) if message.state is BatchState.PREPARED]
     if tokens:
-        with explained(), contextlib.closing(connect(options)) as database:
+        with without_traceback(), contextlib.closing(connect(options)) as database:
             ledger.drop_attempts(database, target, tokens)
 
 
@@ -238,11 +238,10 @@ def prepared(options: DatabaseOptions, schema: StructType) -> ledger.Target:
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
-    """Hides the traceback, so that Spark shows only the text of an error, which includes the hint."""
+def without_traceback() -> Iterator[None]:
+    """Wraps code that Spark calls: it shows only the text of a user's mistake, which includes the hint."""
     try:
         yield
     except OttlaError as error:
-        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
-            os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark ends this process after an error
+        hide_traceback()
         raise error.with_traceback(None) from None
