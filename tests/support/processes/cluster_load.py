@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Self
 
+from ottla.errors import ErrorCode
 from tests.support.clients.members import MEMBERS, Member
 from tests.support.clients.own_member import OttlaMember
 from tests.support.clients.steady import STEADY, SteadyProducer
 from tests.support.processes.cluster import Cluster
-from tests.support.waiting import PATIENCE_S, stretched
+from tests.support.waiting import PATIENCE_S, PAUSE_S, stretched
 
 ALL_CLIENTS = ("ottla", "confluent-kafka", "aiokafka", "kafka-python", "java")
 PARTITIONS = 3
@@ -262,7 +263,16 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[int, dict[int,
     try:
         ends = {}
         for partition in range(partitions):
-            _, ends[partition] = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
+            while partition not in ends:
+                try:
+                    wanted = TopicPartition(topic, partition)
+                    _, ends[partition] = consumer.get_watermark_offsets(wanted, timeout=PATIENCE_S)
+                except KafkaException as failure:
+                    # librdkafka does not retry this call when the leader has just changed.
+                    moved = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.LEADER_NOT_AVAILABLE)
+                    if failure.args[0].code() not in moved or time.monotonic() > deadline:
+                        raise
+                    time.sleep(PAUSE_S)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         while any(len(found[partition]) < end for partition, end in ends.items()):
             assert time.monotonic() < deadline, {p: (len(found[p]), end) for p, end in ends.items()}
