@@ -139,7 +139,7 @@ RULES: dict[Callable[[Patch], None], int] = {
     last_batches_are_not_kept: 3,
     open_transactions_are_compacted: 0,
     all_markers_are_idle: 33,
-    retention_secures_no_snapshot: 368,
+    retention_secures_no_snapshot: 454,
     cleaned_segments_are_not_synced: 4,
     compaction_does_not_sync_the_log: 34,
     segments_may_end_early: 0,

@@ -110,6 +110,7 @@ def test_calls_side_by_side_share_one_limit() -> None:
         all_within(0.1, "sums", [lambda: None, call])
 
 
+@pytest.mark.slow
 def test_a_nemesis_that_cannot_heal_does_not_keep_the_run_waiting() -> None:
     with blocked() as call:
         nemesis, cluster = nemesis_on(call)
@@ -120,6 +121,7 @@ def test_a_nemesis_that_cannot_heal_does_not_keep_the_run_waiting() -> None:
             nemesis.end()
 
 
+@pytest.mark.slow
 def test_a_nemesis_that_stands_still_is_noticed_while_the_run_lasts() -> None:
     with blocked() as call:
         nemesis, cluster = nemesis_on(call, limit_s=0.0)
@@ -129,6 +131,7 @@ def test_a_nemesis_that_stands_still_is_noticed_while_the_run_lasts() -> None:
             check_for_a_while(nemesis)
 
 
+@pytest.mark.slow
 def test_a_nemesis_that_crashes_ends_the_run_early() -> None:
     def fail() -> None:
         raise RuntimeError("no such link")
